@@ -1,0 +1,142 @@
+package backends
+
+import (
+	"context"
+	"net/netip"
+	"time"
+)
+
+// The interfaces below are optional. A probe asserts for the one that it needs
+// and says in its metadata that it does.
+
+// HostAddress is one address of the host as the sandbox would try to reach it,
+// beside the address on which the host can bind a canary for it. They differ
+// where a gateway translates: QEMU's user network maps 10.0.2.2 to the host's
+// 127.0.0.1.
+type HostAddress struct {
+	Guest netip.Addr `json:"guest"`
+	Host  netip.Addr `json:"host"`
+	// Via names the route for the report: "loopback", "user-mode gateway".
+	Via string `json:"via"`
+}
+
+// HostAddresser names the host addresses that something inside could try. They
+// are the only addresses that probes hand to an agent.
+type HostAddresser interface {
+	HostAddresses() []HostAddress
+}
+
+// Usage is what the host measures of a sandbox, from outside.
+type Usage struct {
+	// MemoryBytes is the memory that the sandbox occupies on the host and
+	// that its limit is about: guest RAM of a VM, the cgroup or the processes
+	// of a container.
+	MemoryBytes int64 `json:"memory_bytes"`
+	// Tasks counts host tasks (threads) that belong to the sandbox.
+	Tasks int `json:"tasks"`
+	// CPUTime is the processor time that they have used so far.
+	CPUTime time.Duration `json:"cpu_time_ns"`
+	// Kills counts the kernel's memory kills within the sandbox's cgroup, -1
+	// where the host cannot see them (inside a VM).
+	Kills int64 `json:"kills"`
+	// Method says how MemoryBytes was measured: "smaps of guest RAM",
+	// "cgroup v1 memory.usage_in_bytes", "sum of process RSS".
+	Method string `json:"method"`
+}
+
+// Metered is a sandbox whose consumption the host can measure.
+type Metered interface {
+	Usage(ctx context.Context) (Usage, error)
+}
+
+// HostProcesses is a sandbox some of whose processes are host processes.
+type HostProcesses interface {
+	// HostPIDs lists them, in the host's pid numbers. For a VM that is the
+	// VMM; its guest's processes are not host processes.
+	HostPIDs(ctx context.Context) ([]int, error)
+	// InsideIsHost reports whether a process started inside is itself a host
+	// process, as in a container, or lives in a guest kernel.
+	InsideIsHost() bool
+}
+
+// Credential is a host identity.
+type Credential struct {
+	UID int `json:"uid"`
+	GID int `json:"gid"`
+}
+
+// HostIdentity is a sandbox whose agent, were it to get out, would act with a
+// known host identity: the uid that the namespace maps to, or the VMM's. The
+// control runs with it, so that file permissions never look like a boundary.
+type HostIdentity interface {
+	HostCredential() Credential
+}
+
+// Machine is a sandbox with a guest kernel of its own, booted by us. In it the
+// agent may do what on a shared kernel would harm the host.
+type Machine interface {
+	IsMachine() bool
+}
+
+// ChannelTapper gives raw access to the message channel, below the decoder.
+type ChannelTapper interface {
+	// Tap passes every byte read from the guest to fn, before it is decoded,
+	// until stop is called. fn must not block and must not keep b.
+	Tap(fn func(b []byte)) (stop func())
+	// Inject writes raw bytes to the guest, as they are.
+	Inject(ctx context.Context, b []byte) error
+	// Resync opens a new session on the channel after one was poisoned.
+	Resync(ctx context.Context) error
+}
+
+// Tamper is one change to what a reset rests on, made behind the sandbox's
+// back.
+type Tamper struct {
+	// Name is the sub-case, such as "disk-byte" or "lying-vmm".
+	Name string
+	// About says in a sentence what is changed.
+	About string
+	// Source is the source of the verification that has to notice.
+	Source Source
+	// NotCovered, when not empty, says why no verification could notice this
+	// variant. It is then reported as not tested, never as a pass.
+	NotCovered string
+	// Apply makes the change and returns what undoes it.
+	Apply func(ctx context.Context) (undo func() error, err error)
+}
+
+// Tamperable exposes the substrate of a sandbox to P-A6.
+type Tamperable interface {
+	Tampers() []Tamper
+	// ResetIgnoring resets with the comparison of the named sources switched
+	// off. It is the control: a tamper that goes unseen this way, and is seen
+	// otherwise, was seen by the comparison.
+	ResetIgnoring(ctx context.Context, off ...Source) (ResetState, error)
+}
+
+// Controlled is a sandbox that brings its own open target, because the host
+// cannot run its agent: the mock, or a foreign architecture.
+type Controlled interface {
+	// OpenTarget returns an executor with the same tools and no boundary.
+	OpenTarget(ctx context.Context) (Executor, func() error, error)
+}
+
+// Provenance is what a booted sandbox measured about itself. Every digest is
+// of the file that was really used, taken in this run.
+type Provenance struct {
+	Accelerator string            `json:"accelerator,omitempty"` // kvm, tcg, none
+	VMMPath     string            `json:"-"`
+	VMMVersion  string            `json:"vmm_version,omitempty"`
+	VMMPID      int               `json:"vmm_pid,omitempty"`
+	Digests     map[string]string `json:"digests,omitempty"` // kernel, initramfs, rootfs, agent, ...
+	// Baseline is "recorded-in-run", "persisted" or "" where none applies.
+	Baseline string `json:"baseline,omitempty"`
+	// Hardening lists what is in force around the VMM or the runtime.
+	Hardening []string `json:"hardening,omitempty"`
+}
+
+// Provenancer is a sandbox that can say what it really runs. One without it,
+// or the mock, is never more than mock-only in a report.
+type Provenancer interface {
+	Provenance() Provenance
+}

@@ -1,0 +1,75 @@
+package backends
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strconv"
+)
+
+// Text is bytes that came out of a sandbox. They are hostile: they may hold
+// terminal escapes, workflow commands, forged reports or 16 MiB of NUL. So Text
+// is not a string. Printing or marshalling one yields a short quoted preview;
+// package untrusted renders more of it for each kind of output; Bytes gives the
+// raw bytes to code that compares or hashes them.
+type Text struct {
+	b     []byte
+	total int64
+	sum   [sha256.Size]byte
+	cut   bool
+}
+
+// previewBytes is how much of a Text its String shows.
+const previewBytes = 200
+
+// NewText wraps all of what a guest sent. It does not copy b.
+func NewText(b []byte) Text {
+	return Text{b: b, total: int64(len(b)), sum: sha256.Sum256(b)}
+}
+
+// NewTruncatedText wraps the beginning of a longer output: b is what was kept,
+// total the full length and sum the SHA-256 of all of it, as the agent said.
+func NewTruncatedText(b []byte, total int64, sum [sha256.Size]byte) Text {
+	return Text{b: b, total: total, sum: sum, cut: true}
+}
+
+// Bytes returns the raw bytes. The caller must not print them.
+func (t Text) Bytes() []byte { return t.b }
+
+// Len is the length of the whole output, also of the part that was cut off.
+func (t Text) Len() int64 { return t.total }
+
+// Truncated reports whether Bytes holds less than the guest produced.
+func (t Text) Truncated() bool { return t.cut }
+
+// SHA256 is the hash of the whole output in hex. For a truncated Text it is the
+// agent's word.
+func (t Text) SHA256() string { return hex.EncodeToString(t.sum[:]) }
+
+// String returns a quoted, ASCII-only, bounded preview.
+func (t Text) String() string {
+	b, more := t.b, ""
+	if len(b) > previewBytes {
+		b = b[:previewBytes]
+	}
+	if int64(len(b)) < t.total {
+		more = fmt.Sprintf(" (%d of %d bytes)", len(b), t.total)
+	}
+	return strconv.QuoteToASCII(string(b)) + more
+}
+
+// MarshalJSON writes the preview with the length and hash of the whole.
+func (t Text) MarshalJSON() ([]byte, error) {
+	b := t.b
+	if len(b) > previewBytes {
+		b = b[:previewBytes]
+	}
+	q := strconv.QuoteToASCII(string(b))
+	return json.Marshal(struct {
+		Preview   string `json:"preview"`
+		Length    int64  `json:"length"`
+		SHA256    string `json:"sha256"`
+		Truncated bool   `json:"truncated"`
+	}{q[1 : len(q)-1], t.total, t.SHA256(), t.cut || int64(len(b)) < t.total})
+}

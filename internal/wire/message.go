@@ -1,0 +1,455 @@
+package wire
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"unicode/utf8"
+)
+
+// The message types. The first seven are protocol v1 with its field names;
+// Hello is ours.
+const (
+	TypeToolDispatch  = "ToolDispatch"
+	TypeToolResult    = "ToolResult"
+	TypeGuestQuery    = "GuestQuery"
+	TypeGuestResponse = "GuestResponse"
+	TypeResetSignal   = "ResetSignal"
+	TypeResetAck      = "ResetAck"
+	TypeErrorEvent    = "ErrorEvent"
+	TypeHello         = "Hello"
+)
+
+// The kinds of GuestQuery.
+const (
+	QueryOpenFDCount = "OpenFdCount" // the agent's open fds without sockets
+	QueryMemUsage    = "MemUsage"
+	QueryProcessList = "ProcessList" // at most MaxProcesses
+	QueryEpoch       = "Epoch"       // ours: the epoch planted in the agent's memory
+)
+
+// MaxProcesses bounds a ProcessList.
+const MaxProcesses = 4096
+
+// MaxDepth bounds the nesting of any JSON that is decoded here.
+const MaxDepth = 64
+
+// Reserved exit codes of the agent itself.
+const (
+	ExitNoTool     = 127 // the tool is not in the agent's table
+	ExitAgentError = 254 // the agent could not start the tool
+	ExitKilled     = 137 // the agent killed the tree at the deadline
+)
+
+// Hello is the agent's first message of a session.
+type Hello struct {
+	Type        string `json:"type"`
+	Version     int    `json:"version"`
+	AgentSHA256 string `json:"agent_sha256"`
+	PID         int    `json:"pid"`
+	// VM says that the agent entered VM mode because the digest on the kernel
+	// command line named it.
+	VM     bool   `json:"vm"`
+	Arch   string `json:"arch"`
+	BootID string `json:"boot_id,omitempty"`
+	Epoch  string `json:"epoch"`
+	// Tools lists the tool table, sorted.
+	Tools []string `json:"tools"`
+}
+
+// ToolDispatch asks the agent to run a tool.
+type ToolDispatch struct {
+	Type       string          `json:"type"`
+	CommandID  string          `json:"command_id"`
+	Tool       string          `json:"tool"`
+	Params     json.RawMessage `json:"params"`
+	DeadlineMS int64           `json:"deadline_ms"`
+}
+
+// ToolResult answers a ToolDispatch. Stdout and Stderr are text when they are
+// valid UTF-8, else base64 as their Encoding says. Output over the agent's cap
+// is cut; then the length and hash of the whole are given.
+type ToolResult struct {
+	Type           string `json:"type"`
+	CommandID      string `json:"command_id"`
+	ExitCode       int    `json:"exit_code"`
+	Stdout         string `json:"stdout"`
+	Stderr         string `json:"stderr"`
+	EvidenceHash   string `json:"evidence_hash"`
+	StdoutEncoding string `json:"stdout_encoding,omitempty"`
+	StderrEncoding string `json:"stderr_encoding,omitempty"`
+	StdoutLength   int64  `json:"stdout_length,omitempty"`
+	StderrLength   int64  `json:"stderr_length,omitempty"`
+	StdoutSHA256   string `json:"stdout_sha256,omitempty"`
+	StderrSHA256   string `json:"stderr_sha256,omitempty"`
+	// TimedOut says that the deadline passed and that the whole process tree
+	// of the tool was killed and is confirmed dead.
+	TimedOut bool `json:"timed_out,omitempty"`
+}
+
+// EncodingBase64 marks an output that is not valid UTF-8.
+const EncodingBase64 = "base64"
+
+// SetOutput stores out in a result's text and encoding fields.
+func SetOutput(text, encoding *string, out []byte) {
+	if utf8.Valid(out) {
+		*text, *encoding = string(out), ""
+		return
+	}
+	*text, *encoding = base64.StdEncoding.EncodeToString(out), EncodingBase64
+}
+
+// Output decodes what SetOutput stored.
+func Output(text, encoding string) ([]byte, error) {
+	switch encoding {
+	case "":
+		return []byte(text), nil
+	case EncodingBase64:
+		b, err := base64.StdEncoding.DecodeString(text)
+		if err != nil {
+			return nil, fmt.Errorf("%w: output is not base64", ErrMalformed)
+		}
+		return b, nil
+	}
+	return nil, fmt.Errorf("%w: unknown output encoding", ErrMalformed)
+}
+
+// EvidenceHash is the SHA-256, in lower-case hex, over stdout and stderr, each
+// preceded by its length as a big-endian uint64. It covers what is in the
+// frame, so after a cut the cut output.
+func EvidenceHash(stdout, stderr []byte) string {
+	h := sha256.New()
+	var n [8]byte
+	for _, b := range [][]byte{stdout, stderr} {
+		binary.BigEndian.PutUint64(n[:], uint64(len(b)))
+		h.Write(n[:])
+		h.Write(b)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// GuestQuery asks the agent about its world.
+type GuestQuery struct {
+	Type      string `json:"type"`
+	QueryID   string `json:"query_id"`
+	QueryKind string `json:"query_kind"`
+	TS        string `json:"ts"`
+}
+
+// GuestResponse answers a GuestQuery.
+type GuestResponse struct {
+	Type    string          `json:"type"`
+	QueryID string          `json:"query_id"`
+	Result  json.RawMessage `json:"result"`
+}
+
+// OpenFDCount is the result of QueryOpenFDCount.
+type OpenFDCount struct {
+	Count int `json:"count"`
+}
+
+// MemUsage is the result of QueryMemUsage, as the guest sees it.
+type MemUsage struct {
+	TotalBytes     int64 `json:"total_bytes"`
+	AvailableBytes int64 `json:"available_bytes"`
+}
+
+// ProcessList is the result of QueryProcessList.
+type ProcessList struct {
+	Processes []Process `json:"processes"`
+	Truncated bool      `json:"truncated,omitempty"`
+}
+
+// Process is one line of a ProcessList.
+type Process struct {
+	PID  int    `json:"pid"`
+	Comm string `json:"comm"`
+	Args string `json:"args,omitempty"`
+}
+
+// Epoch is the result of QueryEpoch.
+type Epoch struct {
+	Epoch string `json:"epoch"`
+}
+
+// ResetSignal tells the agent that the host is about to reset, or has just
+// reset, the sandbox. After a restore it carries the time and fresh entropy.
+type ResetSignal struct {
+	Type   string `json:"type"`
+	Reason string `json:"reason"`
+	// Epoch, when set, replaces the epoch in the agent's memory.
+	Epoch string `json:"epoch,omitempty"`
+	// UnixNano and Entropy (base64) are applied in VM mode only.
+	UnixNano int64  `json:"unix_nano,omitempty"`
+	Entropy  []byte `json:"entropy,omitempty"`
+}
+
+// ResetAck answers a ResetSignal.
+type ResetAck struct {
+	Type  string `json:"type"`
+	Epoch string `json:"epoch"`
+	// Applied lists what was done: "clock", "entropy".
+	Applied []string `json:"applied,omitempty"`
+}
+
+// ErrorEvent reports what the agent could not attribute to a call.
+type ErrorEvent struct {
+	Type    string `json:"type"`
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+// ErrMalformed is wrapped by every decoding error of this file.
+var ErrMalformed = errors.New("malformed message")
+
+// Encode marshals a message, whose Type the caller has set.
+func Encode(m any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(m); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
+
+// Decode decodes one message strictly: valid UTF-8, bounded depth, an object
+// whose keys are known, unique and of their exact spelling, every required key
+// present and of its exact type. It returns a pointer to one of the structs
+// above.
+func Decode(body []byte) (any, error) {
+	f, err := Fields(body)
+	if err != nil {
+		return nil, err
+	}
+	typ, err := f.str("type", true)
+	if err != nil {
+		return nil, err
+	}
+	var m any
+	switch typ {
+	case TypeHello:
+		m, err = decodeHello(f)
+	case TypeToolDispatch:
+		m, err = decodeToolDispatch(f)
+	case TypeToolResult:
+		m, err = decodeToolResult(f)
+	case TypeGuestQuery:
+		q := &GuestQuery{Type: typ}
+		err = errors.Join(f.strs(map[string]*string{"query_id": &q.QueryID, "query_kind": &q.QueryKind}, true),
+			f.strs(map[string]*string{"ts": &q.TS}, false))
+		m = q
+	case TypeGuestResponse:
+		r := &GuestResponse{Type: typ}
+		err = f.strs(map[string]*string{"query_id": &r.QueryID}, true)
+		if raw, ok := f["result"]; ok {
+			r.Result = raw
+			delete(f, "result")
+		} else if err == nil {
+			err = missing("result")
+		}
+		m = r
+	case TypeResetSignal, TypeResetAck:
+		m, err = decodeReset(typ, f)
+	case TypeErrorEvent:
+		ev := &ErrorEvent{Type: typ}
+		err = f.strs(map[string]*string{"code": &ev.Code, "message": &ev.Message}, true)
+		m = ev
+	default:
+		return nil, fmt.Errorf("%w: unknown type %s", ErrMalformed, quote(typ))
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := f.rest(); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+func decodeHello(f FieldMap) (*Hello, error) {
+	h := &Hello{Type: TypeHello}
+	err := errors.Join(
+		f.strs(map[string]*string{"agent_sha256": &h.AgentSHA256, "arch": &h.Arch, "epoch": &h.Epoch}, true),
+		f.strs(map[string]*string{"boot_id": &h.BootID}, false),
+		f.integer("version", &h.Version, true), f.integer("pid", &h.PID, true),
+		f.boolean("vm", &h.VM, true), f.value("tools", &h.Tools, true))
+	return h, err
+}
+
+func decodeToolDispatch(f FieldMap) (*ToolDispatch, error) {
+	d := &ToolDispatch{Type: TypeToolDispatch}
+	err := errors.Join(
+		f.strs(map[string]*string{"command_id": &d.CommandID, "tool": &d.Tool}, true),
+		f.int64("deadline_ms", &d.DeadlineMS, true))
+	raw, ok := f["params"]
+	switch {
+	case !ok:
+		raw = json.RawMessage("{}")
+	case raw[0] != '{':
+		err = errors.Join(err, fmt.Errorf("%w: params is not an object", ErrMalformed))
+	}
+	d.Params = raw
+	delete(f, "params")
+	return d, err
+}
+
+func decodeToolResult(f FieldMap) (*ToolResult, error) {
+	r := &ToolResult{Type: TypeToolResult}
+	err := errors.Join(
+		f.strs(map[string]*string{"command_id": &r.CommandID, "stdout": &r.Stdout, "stderr": &r.Stderr, "evidence_hash": &r.EvidenceHash}, true),
+		f.strs(map[string]*string{"stdout_encoding": &r.StdoutEncoding, "stderr_encoding": &r.StderrEncoding,
+			"stdout_sha256": &r.StdoutSHA256, "stderr_sha256": &r.StderrSHA256}, false),
+		f.integer("exit_code", &r.ExitCode, true),
+		f.int64("stdout_length", &r.StdoutLength, false), f.int64("stderr_length", &r.StderrLength, false),
+		f.boolean("timed_out", &r.TimedOut, false))
+	return r, err
+}
+
+func decodeReset(typ string, f FieldMap) (any, error) {
+	if typ == TypeResetSignal {
+		s := &ResetSignal{Type: typ}
+		err := errors.Join(f.strs(map[string]*string{"reason": &s.Reason}, true), f.strs(map[string]*string{"epoch": &s.Epoch}, false),
+			f.int64("unix_nano", &s.UnixNano, false), f.value("entropy", &s.Entropy, false))
+		return s, err
+	}
+	a := &ResetAck{Type: typ}
+	err := errors.Join(f.strs(map[string]*string{"epoch": &a.Epoch}, true), f.value("applied", &a.Applied, false))
+	return a, err
+}
+
+// FieldMap is the top level of a JSON object with its values undecoded.
+type FieldMap map[string]json.RawMessage
+
+// Fields splits a JSON object into its fields. It refuses invalid UTF-8, nesting
+// over MaxDepth, duplicate keys and trailing bytes.
+func Fields(body []byte) (FieldMap, error) {
+	if !utf8.Valid(body) {
+		return nil, fmt.Errorf("%w: not UTF-8", ErrMalformed)
+	}
+	if err := checkDepth(body); err != nil {
+		return nil, err
+	}
+	d := json.NewDecoder(bytes.NewReader(body))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return nil, fmt.Errorf("%w: not an object", ErrMalformed)
+	}
+	f := FieldMap{}
+	for d.More() {
+		t, err := d.Token()
+		if err != nil {
+			return nil, fmt.Errorf("%w: %v", ErrMalformed, err)
+		}
+		k, ok := t.(string)
+		if !ok {
+			return nil, fmt.Errorf("%w: key is not a string", ErrMalformed)
+		}
+		if _, dup := f[k]; dup {
+			return nil, fmt.Errorf("%w: duplicate key %s", ErrMalformed, quote(k))
+		}
+		var raw json.RawMessage
+		if err := d.Decode(&raw); err != nil {
+			return nil, fmt.Errorf("%w: %v", ErrMalformed, err)
+		}
+		f[k] = raw
+	}
+	if _, err := d.Token(); err != nil {
+		return nil, fmt.Errorf("%w: %v", ErrMalformed, err)
+	}
+	if len(bytes.TrimSpace(body[d.InputOffset():])) != 0 {
+		return nil, fmt.Errorf("%w: bytes after the object", ErrMalformed)
+	}
+	return f, nil
+}
+
+// checkDepth counts brackets outside strings. encoding/json has a limit of its
+// own, but of 10,000.
+func checkDepth(body []byte) error {
+	depth, inString, escaped := 0, false, false
+	for _, c := range body {
+		switch {
+		case escaped:
+			escaped = false
+		case inString:
+			escaped, inString = c == '\\', c != '"'
+		case c == '"':
+			inString = true
+		case c == '{', c == '[':
+			if depth++; depth > MaxDepth {
+				return fmt.Errorf("%w: nested deeper than %d", ErrMalformed, MaxDepth)
+			}
+		case c == '}', c == ']':
+			depth--
+		}
+	}
+	return nil
+}
+
+func missing(key string) error { return fmt.Errorf("%w: %s is missing", ErrMalformed, key) }
+
+func quote(s string) string {
+	if len(s) > 64 {
+		s = s[:64]
+	}
+	return strconv.QuoteToASCII(s)
+}
+
+func (f FieldMap) value(key string, into any, required bool) error {
+	raw, ok := f[key]
+	if !ok {
+		if required {
+			return missing(key)
+		}
+		return nil
+	}
+	delete(f, key)
+	if string(raw) == "null" {
+		return fmt.Errorf("%w: %s is null", ErrMalformed, key)
+	}
+	if err := json.Unmarshal(raw, into); err != nil {
+		return fmt.Errorf("%w: %s has the wrong type", ErrMalformed, key)
+	}
+	return nil
+}
+
+func (f FieldMap) str(key string, required bool) (string, error) {
+	var s string
+	err := f.value(key, &s, required)
+	return s, err
+}
+
+func (f FieldMap) strs(into map[string]*string, required bool) error {
+	var errs []error
+	for k, p := range into {
+		s, err := f.str(k, required)
+		*p = s
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func (f FieldMap) boolean(key string, into *bool, required bool) error {
+	return f.value(key, into, required)
+}
+
+// integer refuses 1.0 and 1e3 as well: json.Unmarshal into an int does.
+func (f FieldMap) integer(key string, into *int, required bool) error {
+	return f.value(key, into, required)
+}
+
+func (f FieldMap) int64(key string, into *int64, required bool) error {
+	return f.value(key, into, required)
+}
+
+func (f FieldMap) rest() error {
+	for k := range f {
+		return fmt.Errorf("%w: unknown key %s", ErrMalformed, quote(k))
+	}
+	return nil
+}
