@@ -140,3 +140,17 @@ type Provenance struct {
 type Provenancer interface {
 	Provenance() Provenance
 }
+
+// FrameTimer is a sandbox whose whole-frame deadline can be set for the next
+// session, so that a probe of slow frames need not wait for the default.
+type FrameTimer interface {
+	SetFrameTimeout(d time.Duration)
+}
+
+// Renderer is a sandbox, or a product around one, that renders its guest's
+// output itself. P-A7 judges its rendering beside ours.
+type Renderer interface {
+	// Render returns t as it would appear in the output kind "log",
+	// "terminal", "markdown" or "xml", and false for a kind that it lacks.
+	Render(kind string, t Text) (string, bool)
+}

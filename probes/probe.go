@@ -161,6 +161,8 @@ type Env struct {
 	LatencyBudget time.Duration
 	// RawSamples keeps every latency sample in the report.
 	RawSamples bool
+	// Budgets are upper bounds for latency percentiles.
+	Budgets []Budget
 	// Fault, when set, is called by every canary and meter right after it
 	// started, with its kind and what stops it. Only tests set it: they stop
 	// one witness at a time and require that the verdict becomes inconclusive.
@@ -169,6 +171,15 @@ type Env struct {
 	Progress func(done, total int)
 	// Log gets diagnostics. It is never nil in a run.
 	Log *slog.Logger
+}
+
+// Budget is an upper bound for one percentile of one latency probe, judged by
+// the upper end of the percentile's 95 % confidence interval.
+type Budget struct {
+	Probe string `json:"probe"`
+	// Percentile is 50, 90, 95 or 99.
+	Percentile int           `json:"percentile"`
+	Max        time.Duration `json:"max_ns"`
 }
 
 // Sabotage passes a started witness to Fault, if one is set.
