@@ -1,0 +1,130 @@
+// Package testreq says what a test needs of the machine that it runs on. A
+// missing need skips the test loudly, with the exact fix; where $BSM_REQUIRE
+// names it, it fails the test instead, so that a CI job that is meant to have a
+// need cannot lose it unseen.
+package testreq
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// EnvVar lists, separated by commas, the needs whose absence is a failure.
+const EnvVar = "BSM_REQUIRE"
+
+// Need skips or fails t unless this machine has every named thing: "root",
+// "linux", "kvm", "cgroup" (a memory and pids cgroup of our own can be made),
+// "userns" (an unprivileged user namespace), or else the name of a binary.
+func Need(t testing.TB, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		err := check(name)
+		switch {
+		case err == nil:
+		case required(name):
+			t.Fatalf("this job requires %s (%s=%s): %v", name, EnvVar, os.Getenv(EnvVar), err)
+		default:
+			t.Skipf("needs %s: %v", name, err)
+		}
+	}
+}
+
+func required(name string) bool {
+	return slices.ContainsFunc(strings.Split(os.Getenv(EnvVar), ","), func(s string) bool { return strings.TrimSpace(s) == name })
+}
+
+func check(name string) error {
+	switch name {
+	case "root":
+		if os.Geteuid() != 0 {
+			return fmt.Errorf("running as uid %d; fix: sudo -E env PATH=\"$PATH\" go test ./...", os.Geteuid())
+		}
+		return nil
+	case "linux":
+		if _, err := os.Stat("/proc/self/stat"); err != nil {
+			return errors.New("no Linux /proc here; fix: run the test on Linux")
+		}
+		return nil
+	case "kvm":
+		f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
+		if err != nil {
+			return fmt.Errorf("%w; fix: sudo usermod -aG kvm \"$USER\", then log in again", err)
+		}
+		return f.Close()
+	case "cgroup":
+		return cgroup()
+	case "userns":
+		out, err := exec.Command("unshare", "--user", "--map-root-user", "true").CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s; fix: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0 user.max_user_namespaces=15000", err, strings.TrimSpace(string(out)))
+		}
+		return nil
+	}
+	if _, err := exec.LookPath(name); err != nil {
+		return fmt.Errorf("%s is not in PATH; fix: sudo apt-get install %s", name, debian(name))
+	}
+	return nil
+}
+
+// debian names the package that ships a binary.
+func debian(binary string) string {
+	switch {
+	case binary == "bwrap":
+		return "bubblewrap"
+	case strings.HasPrefix(binary, "qemu-system-x86"):
+		return "qemu-system-x86"
+	case strings.HasPrefix(binary, "qemu-system-aarch64"):
+		return "qemu-system-arm"
+	case binary == "setpriv" || binary == "unshare" || binary == "nsenter":
+		return "util-linux"
+	case strings.HasPrefix(binary, "mkfs."):
+		return "e2fsprogs squashfs-tools"
+	}
+	return binary
+}
+
+// cgroup makes and removes a cgroup below the places where package fuse looks.
+// It shares no code with that package, whose tests call it.
+func cgroup() error {
+	var errs []error
+	for _, dirs := range [][]string{{"/sys/fs/cgroup/memory", "/sys/fs/cgroup/pids"}, {ownV2()}} {
+		err := probe(dirs)
+		if err == nil {
+			return nil
+		}
+		errs = append(errs, err)
+	}
+	return fmt.Errorf("%w; fix: run as root, or under `systemd-run --user --scope -p Delegate=yes`", errors.Join(errs...))
+}
+
+func probe(dirs []string) error {
+	for _, dir := range dirs {
+		d, err := os.MkdirTemp(dir, "bsm-testreq-")
+		if err != nil {
+			return err
+		}
+		if err := os.Remove(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func ownV2() string {
+	b, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return "/sys/fs/cgroup"
+	}
+	for line := range strings.Lines(string(b)) {
+		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+			return filepath.Join("/sys/fs/cgroup", path)
+		}
+	}
+	return "/sys/fs/cgroup"
+}
