@@ -5,7 +5,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"strconv"
+
+	"github.com/brainst0rm/sandbox-redteam/internal/wire"
 )
 
 // Text is bytes that came out of a sandbox. They are hostile: they may hold
@@ -56,7 +57,7 @@ func (t Text) String() string {
 	if int64(len(b)) < t.total {
 		more = fmt.Sprintf(" (%d of %d bytes)", len(b), t.total)
 	}
-	return strconv.QuoteToASCII(string(b)) + more
+	return `"` + wire.Escape(b) + `"` + more
 }
 
 // MarshalJSON writes the preview with the length and hash of the whole.
@@ -65,11 +66,10 @@ func (t Text) MarshalJSON() ([]byte, error) {
 	if len(b) > previewBytes {
 		b = b[:previewBytes]
 	}
-	q := strconv.QuoteToASCII(string(b))
 	return json.Marshal(struct {
 		Preview   string `json:"preview"`
 		Length    int64  `json:"length"`
 		SHA256    string `json:"sha256"`
 		Truncated bool   `json:"truncated"`
-	}{q[1 : len(q)-1], t.total, t.SHA256(), t.cut || int64(len(b)) < t.total})
+	}{wire.Escape(b), t.total, t.SHA256(), t.cut || int64(len(b)) < t.total})
 }

@@ -206,8 +206,8 @@ var (
 	ErrNothingTried = errors.New("payload tried nothing")
 )
 
-// ParsePayloadReport decodes and checks what an attack tool printed. It shows
-// that the tool ran and which attempts it lists; what they achieved is for the
+// ParsePayloadReport decodes and checks what an attack tool printed, and makes
+// its strings safe to print. It shows that the tool ran and which attempts it lists; what they achieved is for the
 // host's witness to say.
 func ParsePayloadReport(out []byte, tool, nonce string) (*PayloadReport, error) {
 	if _, err := Fields(out); err != nil {
@@ -223,7 +223,36 @@ func ParsePayloadReport(out []byte, tool, nonce string) (*PayloadReport, error) 
 	if len(r.Attempts) > MaxAttempts {
 		return nil, fmt.Errorf("%w: %d attempts", ErrNotAPayloadReport, len(r.Attempts))
 	}
+	r.clean()
 	return &r, nil
+}
+
+// maxDetail bounds every string of a report that the guest chose.
+const maxDetail = 512
+
+// clean makes the guest's strings safe to print. Data keeps its bytes: it
+// leaves the process only as base64.
+func (r *PayloadReport) clean() {
+	for _, list := range [][]Attempt{r.Proof, r.Attempts} {
+		for i := range list {
+			a := &list[i]
+			for _, s := range []*string{&a.Case, &a.Op, &a.Target, (*string)(&a.Result), &a.Errno, &a.Detail} {
+				*s = cleaned(*s)
+			}
+		}
+	}
+	facts := make(map[string]string, len(r.Facts))
+	for k, v := range r.Facts {
+		facts[cleaned(k)] = cleaned(v)
+	}
+	r.Facts = facts
+}
+
+func cleaned(s string) string {
+	if len(s) > maxDetail {
+		s = s[:maxDetail]
+	}
+	return Escape([]byte(s))
 }
 
 // Proved reports whether the report shows a success inside the sandbox for the

@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -29,6 +30,12 @@ func NewNonce() Nonce {
 	var n Nonce
 	_, _ = rand.Read(n[:]) // crypto/rand.Read never fails since Go 1.24
 	return n
+}
+
+// NewNonceString returns a fresh nonce in hex, for ids and tokens.
+func NewNonceString() string {
+	n := NewNonce()
+	return hex.EncodeToString(n[:])
 }
 
 // Preamble returns the bytes that open a session: magic, then nonce.
