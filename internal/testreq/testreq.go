@@ -43,7 +43,7 @@ func check(name string) error {
 	switch name {
 	case "root":
 		if os.Geteuid() != 0 {
-			return fmt.Errorf("running as uid %d; fix: sudo -E env PATH=\"$PATH\" go test ./...", os.Geteuid())
+			return fmt.Errorf("running as uid %d; fix: run the tests with sudo -E", os.Geteuid())
 		}
 		return nil
 	case "linux":
@@ -105,6 +105,9 @@ func cgroup() error {
 
 func probe(dirs []string) error {
 	for _, dir := range dirs {
+		if _, err := os.Stat(filepath.Join(dir, "cgroup.procs")); err != nil {
+			return err
+		}
 		d, err := os.MkdirTemp(dir, "bsm-testreq-")
 		if err != nil {
 			return err
