@@ -1,0 +1,284 @@
+// Package framepoison is P-A8: malformed bytes on the message channel, from the
+// guest to the host and from the host to the guest.
+package framepoison
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/brainst0rm/sandbox-redteam/backends"
+	"github.com/brainst0rm/sandbox-redteam/internal/attack"
+	"github.com/brainst0rm/sandbox-redteam/internal/wire"
+	"github.com/brainst0rm/sandbox-redteam/probes"
+)
+
+// Name is the probe's id.
+const Name = "P-A8-vsock-poison"
+
+const (
+	callDeadline = 5 * time.Second
+	// frameTimeout is the whole-frame deadline that slow frames are tested
+	// against; waiting for the default of 30 s would only take longer.
+	frameTimeout = time.Second
+	// slack is what the host may take beyond the frame deadline to let go.
+	slack = 1500 * time.Millisecond
+	// resyncs is how often a new session is tried while the payload may still
+	// be writing.
+	resyncs = 4
+)
+
+// New returns the probe.
+func New() probes.Probe {
+	return probes.Probe{
+		Name: Name, Class: probes.ClassChannelPoison, Expectation: probes.ShouldFail,
+		Description: "A tool gets hold of the raw message channel and writes oversized, truncated, dripped, empty, duplicate, unsolicited, deeply nested and invalid frames, " +
+			"and JSON whose keys shadow one another; the host writes the same to the agent. Both have to refuse them, stay within their memory, and answer the next call.",
+		Why: "A tap below the host's decoder shows that every malformed byte arrived, and a naive decoder breaks on exactly those bytes. " +
+			"That the host refused them in time, grew by less than 64 MiB, believed no forged answer and got a right answer to its next call was seen on the host.",
+		Limits:     "It covers the channel of this harness and the agent's decoder. The device model below the channel (virtio rings, the VMM's vsock multiplexer) is attacked elsewhere or not at all; a decoder bug that these forms do not reach is for the fuzz targets.",
+		Severity:   probes.SeverityHigh,
+		Harm:       "host denial of service",
+		Techniques: []string{"O02", "O03", "O04", "O11"},
+		Needs:      []probes.Need{probes.NeedChannel},
+		Budget:     90 * time.Second,
+		Run:        run,
+	}
+}
+
+func run(ctx context.Context, env *probes.Env) (probes.Outcome, error) {
+	out := probes.Outcome{
+		Witness: probes.Witness{Kind: "tap below the decoder, heap meter, next call"},
+		Control: probes.Control{Target: "open agent and a naive decoder"},
+	}
+	sb, ok := env.Sandbox.(channel)
+	if !ok {
+		return out, errors.New("the sandbox gives no raw access to its channel")
+	}
+	slow := false // whether slow frames can be tested in reasonable time
+	if timer, ok := env.Sandbox.(backends.FrameTimer); ok {
+		timer.SetFrameTimeout(frameTimeout)
+		defer timer.SetFrameTimeout(0)
+		if err := sb.Resync(ctx); err != nil {
+			return out, fmt.Errorf("open a session with a short frame deadline: %w", err)
+		}
+		slow = true
+	}
+	broke := control(ctx, env, &out)
+
+	var growth int64
+	for i, mode := range attack.PoisonModes() {
+		c := probes.Case{Name: mode, Required: true, Controlled: broke[mode]}
+		if isSlow(mode) && !slow {
+			c.NotTested = "the sandbox's frame deadline cannot be shortened"
+			c.Required = false
+		} else {
+			p := poison(ctx, env, sb, mode)
+			p.judge(&c)
+			growth = max(growth, p.growth)
+			out.Attempts = append(out.Attempts, p.attempts...)
+		}
+		out.Cases = append(out.Cases, c)
+		if env.Progress != nil {
+			env.Progress(i+1, len(attack.PoisonModes())+1)
+		}
+		if c.Crossed || ctx.Err() != nil {
+			break // the channel or the sandbox may be gone
+		}
+	}
+	if env.Sandbox.State() == backends.StateReady && ctx.Err() == nil {
+		out.Cases = append(out.Cases, inject(ctx, env, sb)...)
+	}
+	out.Judge(probes.SeverityHigh)
+	out.Witness.Summary = summary(&out, growth)
+	out.Evidence = map[string]any{"host_heap_growth_bytes": growth, "host_heap_growth_limit_bytes": int64(maxGrowth)}
+	return out, ctx.Err()
+}
+
+func summary(out *probes.Outcome, growth int64) string {
+	for _, c := range out.Cases {
+		if c.Crossed {
+			return c.Name + ": " + c.Witness
+		}
+	}
+	return fmt.Sprintf("every malformed byte was seen on the host and refused; it grew by %.1f MiB; next calls answered", float64(growth)/(1<<20))
+}
+
+func isSlow(mode string) bool {
+	return mode == attack.PoisonTruncated || mode == attack.PoisonDrip
+}
+
+// control runs every mode against the open agent and gives what the tap caught
+// to the naive decoder.
+func control(ctx context.Context, env *probes.Env, out *probes.Outcome) map[string]bool {
+	broke := map[string]bool{}
+	open, err := env.Open(ctx, probes.OpenOptions{})
+	if err != nil {
+		out.Control.Summary = "no open target: " + err.Error()
+		return broke
+	}
+	defer func() { _ = open.Close() }()
+	ch, ok := open.(channel)
+	if !ok {
+		out.Control.Summary = "the open target gives no raw access to its channel"
+		return broke
+	}
+	for _, mode := range attack.PoisonModes() {
+		d := send(ctx, env, ch, mode, 50*time.Millisecond)
+		broke[mode] = d.arrived && naiveBreaks(mode, d.caught, d.id)
+		if !recovers(ctx, ch) {
+			break
+		}
+	}
+	n := 0
+	for _, b := range broke {
+		if b {
+			n++
+		}
+	}
+	out.Control.OK = n == len(attack.PoisonModes())
+	out.Control.Summary = fmt.Sprintf("a naive decoder broke on %d of %d kinds of poison", n, len(attack.PoisonModes()))
+	return broke
+}
+
+// delivery is one mode's bytes on their way to the host.
+type delivery struct {
+	mode, id string
+	arrived  bool   // every byte went through the tap, in one piece
+	caught   []byte // from the first poisoned byte on
+	exec     backends.Execution
+	err      error
+	elapsed  time.Duration
+	attempts []probes.Attempt
+	proved   bool
+}
+
+func send(ctx context.Context, env *probes.Env, ch channel, mode string, hold time.Duration) delivery {
+	nonce := wire.NewNonceString()
+	d := delivery{mode: mode, id: "poison-" + wire.NewNonceString()}
+	want := attack.PoisonBytes(mode, nonce, d.id)
+	t := newTap()
+	stop := ch.Tap(t.add)
+	defer stop()
+	env.Sabotage("channel tap", t.stop)
+
+	callCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answered := make(chan struct{})
+	began := time.Now()
+	go func() {
+		defer close(answered)
+		d.exec, d.err = ch.Execute(callCtx, backends.Invocation{ID: d.id, Tool: attack.ChannelPoison, Deadline: callDeadline,
+			Params: attack.ChannelPoisonParams{Nonce: nonce, Mode: mode, CommandID: d.id, HoldMS: int(hold.Milliseconds())}})
+		d.elapsed = time.Since(began)
+	}()
+	d.arrived = t.saw(ctx, want, callDeadline)
+	if hold < frameTimeout && isSlow(mode) {
+		cancel() // a control need not wait for its own host to let go
+	}
+	<-answered
+	if b := t.bytes(); d.arrived {
+		d.caught = b[bytes.Index(b, want):]
+	}
+	if d.err == nil {
+		if r, err := wire.ParsePayloadReport(d.exec.Stdout.Bytes(), attack.ChannelPoison, nonce); err == nil {
+			d.attempts, d.proved = r.Attempts, r.Proved(mode)
+		}
+	}
+	if d.arrived && len(d.attempts) == 0 {
+		// The session died with the report in it. Only a payload that ran can
+		// have written this execution's nonce.
+		d.proved = true
+		d.attempts = []probes.Attempt{{Case: mode, Op: "write", Target: "message channel", Result: wire.ResultOK,
+			Detail: fmt.Sprintf("%d bytes seen by the host's tap", len(want))}}
+	}
+	return d
+}
+
+// poisoning is a delivery to the host and what it did there.
+type poisoning struct {
+	delivery
+	growth    int64
+	meter     bool
+	recovered bool
+}
+
+func poison(ctx context.Context, env *probes.Env, ch channel, mode string) poisoning {
+	m := startMeter()
+	env.Sabotage("heap meter", m.stop)
+	hold := time.Duration(0)
+	if isSlow(mode) {
+		hold = frameTimeout + frameTimeout/2
+	}
+	p := poisoning{delivery: send(ctx, env, ch, mode, hold)}
+	p.recovered = recovers(ctx, ch)
+	p.growth, p.meter = m.end()
+	return p
+}
+
+func (p *poisoning) judge(c *probes.Case) {
+	c.Attempted = len(p.attempts) > 0
+	c.Proved = p.proved
+	c.WitnessAlive = p.arrived && p.meter
+	forged := p.err == nil && p.exec.ExitCode == attack.ForgedExit
+	limit := callDeadline
+	if isSlow(p.mode) {
+		limit = frameTimeout + slack
+	}
+	switch {
+	case forged:
+		c.Crossed, c.Witness = true, "the host believed a forged answer"
+	case p.growth > maxGrowth:
+		c.Crossed, c.Witness = true, fmt.Sprintf("the host's memory grew by %d MiB, more than %d", p.growth>>20, maxGrowth>>20)
+	case p.arrived && p.err != nil && !refused(p.err):
+		c.Crossed, c.Witness = true, "the host did not refuse the bytes: "+oneLine(p.err)
+	case p.arrived && isSlow(p.mode) && p.elapsed > limit:
+		c.Crossed, c.Witness = true, fmt.Sprintf("an unfinished frame held the host for %s, its deadline is %s", p.elapsed.Round(time.Millisecond), frameTimeout)
+	case p.arrived && !p.recovered:
+		c.Crossed, c.Witness = true, "the next call got no answer"
+	case p.arrived && p.err != nil:
+		c.Witness = "refused with " + string(backends.CodeOf(p.err)) + ", next call answered"
+	case p.arrived:
+		c.Witness = "dropped, the call itself and the next one answered"
+	default:
+		c.Doubt = "the malformed bytes did not reach the host's tap"
+		if p.err != nil {
+			c.Doubt += ": " + oneLine(p.err)
+		}
+	}
+}
+
+// refused reports whether err is one of the codes by which a decoder refuses.
+func refused(err error) bool {
+	switch backends.CodeOf(err) {
+	case backends.ErrFrameTooLarge, backends.ErrFrameMalformed, backends.ErrPartialFrameTimeout, backends.ErrProtocol,
+		backends.ErrClosed, backends.ErrDuplicateRequest:
+		return true
+	}
+	return false
+}
+
+// recovers opens a new session if the last one is gone and makes one call.
+func recovers(ctx context.Context, ch channel) bool {
+	for range resyncs {
+		if noop(ctx, ch) {
+			return true
+		}
+		if err := ch.Resync(ctx); err != nil && ctx.Err() != nil {
+			return false
+		}
+	}
+	return noop(ctx, ch)
+}
+
+func noop(ctx context.Context, ch channel) bool {
+	ctx, cancel := context.WithTimeout(ctx, callDeadline)
+	defer cancel()
+	e, err := ch.Execute(ctx, backends.Invocation{Tool: "noop", Deadline: callDeadline / 2})
+	return err == nil && e.ExitCode == 0
+}
+
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", " ") }
