@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 )
 
@@ -45,19 +46,27 @@ func (e *SizeError) Error() string {
 	return fmt.Sprintf("frame announces %d bytes, the cap is %d", e.Declared, e.Max)
 }
 
+// AppendFrame appends header and body to dst.
+func AppendFrame(dst, body []byte) ([]byte, error) {
+	if len(body) == 0 {
+		return dst, ErrFrameEmpty
+	}
+	if len(body) > MaxFrame {
+		return dst, &SizeError{Declared: uint64(len(body)), Max: MaxFrame}
+	}
+	dst = slices.Grow(dst, 4+len(body))
+	dst = binary.BigEndian.AppendUint32(dst, uint32(len(body)))
+	return append(dst, body...), nil
+}
+
 // WriteFrame writes header and body in one Write call, so that concurrent
 // writers that share a lock per call cannot interleave.
 func WriteFrame(w io.Writer, body []byte) error {
-	if len(body) == 0 {
-		return ErrFrameEmpty
+	buf, err := AppendFrame(nil, body)
+	if err != nil {
+		return err
 	}
-	if len(body) > MaxFrame {
-		return &SizeError{Declared: uint64(len(body)), Max: MaxFrame}
-	}
-	buf := make([]byte, 4+len(body))
-	binary.BigEndian.PutUint32(buf, uint32(len(body)))
-	copy(buf[4:], body)
-	_, err := w.Write(buf)
+	_, err = w.Write(buf)
 	return err
 }
 

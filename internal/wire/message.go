@@ -418,6 +418,12 @@ func (f FieldMap) value(key string, into any, required bool) error {
 	return nil
 }
 
+// String returns the string under key, and false when there is none.
+func (f FieldMap) String(key string) (string, bool) {
+	s, err := FieldMap{key: f[key]}.str(key, true)
+	return s, err == nil && f[key] != nil
+}
+
 func (f FieldMap) str(key string, required bool) (string, error) {
 	var s string
 	err := f.value(key, &s, required)
