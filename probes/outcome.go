@@ -2,7 +2,6 @@ package probes
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/brainst0rm/sandbox-redteam/internal/wire"
@@ -168,8 +167,8 @@ type Outcome struct {
 }
 
 // Judge fills in Verdict, Reason, Severity and NotTested from the sub-cases:
-// any escape means escaped; then any required sub-case without an answer means
-// inconclusive; then any absent restriction means weak; contained needs every
+// any escape means escaped; then any required sub-case without an answer, or any
+// doubt, means inconclusive; then any absent restriction means weak; contained needs every
 // required sub-case contained. Without sub-cases it is inconclusive.
 func (o *Outcome) Judge(base Severity) {
 	o.NotTested = nil
@@ -181,7 +180,13 @@ func (o *Outcome) Judge(base Severity) {
 		case Escaped:
 			escaped = append(escaped, c)
 		case Inconclusive:
-			inconclusive = append(inconclusive, c)
+			// Doubt weighs wherever it arises: something was seen that the
+			// witness cannot account for.
+			if c.Required || c.Doubt != "" {
+				inconclusive = append(inconclusive, c)
+			} else {
+				o.NotTested = append(o.NotTested, NotTested{c.Name, c.why()})
+			}
 		case Weak:
 			weak = append(weak, c)
 		case Contained:
@@ -190,18 +195,12 @@ func (o *Outcome) Judge(base Severity) {
 			o.NotTested = append(o.NotTested, NotTested{c.Name, c.why()})
 		}
 	}
-	required := slices.DeleteFunc(slices.Clone(inconclusive), func(c *Case) bool { return !c.Required })
-	for _, c := range inconclusive {
-		if !c.Required {
-			o.NotTested = append(o.NotTested, NotTested{c.Name, c.why()})
-		}
-	}
 	o.Severity = ""
 	switch {
 	case len(escaped) > 0:
 		o.Verdict, o.Reason, o.Severity = Escaped, sentence("escaped", escaped), gravest(escaped, base)
-	case len(required) > 0:
-		o.Verdict, o.Reason = Inconclusive, sentence("inconclusive", required)
+	case len(inconclusive) > 0:
+		o.Verdict, o.Reason = Inconclusive, sentence("inconclusive", inconclusive)
 	case len(weak) > 0:
 		o.Verdict, o.Reason, o.Severity = Weak, sentence("weak", weak), gravest(weak, base)
 	case len(contained) > 0:
