@@ -32,6 +32,9 @@ type Usage struct {
 	// that its limit is about: guest RAM of a VM, the cgroup or the processes
 	// of a container.
 	MemoryBytes int64 `json:"memory_bytes"`
+	// PeakBytes is the most that MemoryBytes ever was, by the kernel's own
+	// high-water mark; 0 where the kernel keeps none.
+	PeakBytes int64 `json:"peak_bytes,omitempty"`
 	// Tasks counts host tasks (threads) that belong to the sandbox.
 	Tasks int `json:"tasks"`
 	// CPUTime is the processor time that they have used so far.
@@ -39,6 +42,8 @@ type Usage struct {
 	// Kills counts the kernel's memory kills within the sandbox's cgroup, -1
 	// where the host cannot see them (inside a VM).
 	Kills int64 `json:"kills"`
+	// Refusals counts the forks that the kernel refused at the task limit.
+	Refusals int64 `json:"refusals,omitempty"`
 	// Method says how MemoryBytes was measured: "smaps of guest RAM",
 	// "cgroup v1 memory.usage_in_bytes", "sum of process RSS".
 	Method string `json:"method"`
