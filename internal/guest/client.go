@@ -48,6 +48,9 @@ type Options struct {
 	NoLimits bool
 	// Log gets diagnostics. nil discards them.
 	Log *slog.Logger
+
+	// skip is how many bytes of older sessions may precede a preamble.
+	skip int64
 }
 
 // DefaultGrace is the time after a deadline in which the agent has to confirm
@@ -103,6 +106,9 @@ func Connect(ctx context.Context, o Options) (*Client, error) {
 	}
 	if o.MaxFrame <= 0 {
 		o.MaxFrame = wire.MaxFrame
+	}
+	if o.skip <= 0 {
+		o.skip = maxSkipped
 	}
 	c := &Client{o: o, log: o.Log}
 	if c.log == nil {

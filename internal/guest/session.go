@@ -20,7 +20,7 @@ const (
 	maxJunkFrames = 64
 	maxJunkBytes  = 1 << 20
 	// maxSkipped is how many bytes of older sessions may precede a preamble:
-	// a frame of the full size in each direction of doubt, twice.
+	// a few full frames that it was still writing.
 	maxSkipped = 4 * wire.MaxFrame
 	// maxForgotten bounds the memory of calls that were given up.
 	maxForgotten = 1024
@@ -107,7 +107,7 @@ func (s *session) greet(ctx context.Context) (wire.Hello, error) {
 	if err := s.write(ctx, wire.Preamble(nonce)); err != nil {
 		return wire.Hello{}, err
 	}
-	skipped, err := wire.AwaitPreamble(s.src, nonce, maxSkipped)
+	skipped, err := wire.AwaitPreamble(s.src, nonce, s.o.skip)
 	if err != nil {
 		return wire.Hello{}, err
 	}
@@ -239,21 +239,29 @@ func (s *session) isStale(m *wire.ResetAck) bool {
 	return true
 }
 
-// event handles what the agent could not attribute. It wakes nobody, unless it
-// says that the agent could not read what we sent: then the answer to some call
-// will never come, and nobody knows to which.
+// event handles what the agent could not attribute. It wakes nobody, with two
+// exceptions. When the agent says that it lost step, no answer will come any
+// more. And a refused query is known when it is all that is in flight.
 func (s *session) event(m *wire.ErrorEvent, size int) {
-	s.mu.Lock()
-	s.stats.ErrorEvents++
-	s.mu.Unlock()
-	s.log.Debug("error event from the agent", "code", printable(m.Code), "message", printable(m.Message))
 	err := &backends.Error{Code: backends.ErrProtocol, Doing: "speak with the agent",
 		Err: fmt.Errorf("the agent reports %s", printable(m.Code))}
+	s.log.Debug("error event from the agent", "code", printable(m.Code), "message", printable(m.Message))
+	s.mu.Lock()
+	s.stats.ErrorEvents++
+	var query *key
+	if len(s.pending) == 1 {
+		for k := range s.pending {
+			if k.kind == kindQuery {
+				query = &k
+			}
+		}
+	}
+	s.mu.Unlock()
 	switch {
 	case strings.HasSuffix(m.Code, "FRAME_TOO_LARGE"), strings.HasSuffix(m.Code, "PARTIAL_FRAME_TIMEOUT"):
-		s.fail(err) // it is out of step
-	case strings.HasSuffix(m.Code, "FRAME_MALFORMED"), strings.HasSuffix(m.Code, "PROTOCOL_ERROR"):
-		s.failPending(err)
+		s.fail(err)
+	case query != nil && strings.HasSuffix(m.Code, "PROTOCOL_ERROR"):
+		s.deliver(*query, answer{err: err})
 		s.burden(size)
 	default:
 		s.burden(size)

@@ -328,7 +328,7 @@ func decodeReset(typ string, f FieldMap) (any, error) {
 type FieldMap map[string]json.RawMessage
 
 // Fields splits a JSON object into its fields. It refuses invalid UTF-8, nesting
-// over MaxDepth, duplicate keys and trailing bytes.
+// over MaxDepth, duplicate keys and trailing bytes. The values alias body.
 func Fields(body []byte) (FieldMap, error) {
 	if !utf8.Valid(body) {
 		return nil, fmt.Errorf("%w: not UTF-8", ErrMalformed)
@@ -336,36 +336,71 @@ func Fields(body []byte) (FieldMap, error) {
 	if err := checkDepth(body); err != nil {
 		return nil, err
 	}
-	d := json.NewDecoder(bytes.NewReader(body))
-	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+	if !json.Valid(body) {
+		return nil, fmt.Errorf("%w: not JSON", ErrMalformed)
+	}
+	// From here on the syntax is known to be right, so that skipping over a
+	// value needs no more than counting brackets outside strings.
+	rest := trimSpace(body)
+	if rest[0] != '{' {
 		return nil, fmt.Errorf("%w: not an object", ErrMalformed)
 	}
 	f := FieldMap{}
-	for d.More() {
-		t, err := d.Token()
-		if err != nil {
+	for rest = trimSpace(rest[1:]); rest[0] != '}'; {
+		n := valueLen(rest)
+		var k string
+		if err := json.Unmarshal(rest[:n], &k); err != nil {
 			return nil, fmt.Errorf("%w: %v", ErrMalformed, err)
-		}
-		k, ok := t.(string)
-		if !ok {
-			return nil, fmt.Errorf("%w: key is not a string", ErrMalformed)
 		}
 		if _, dup := f[k]; dup {
 			return nil, fmt.Errorf("%w: duplicate key %s", ErrMalformed, quote(k))
 		}
-		var raw json.RawMessage
-		if err := d.Decode(&raw); err != nil {
-			return nil, fmt.Errorf("%w: %v", ErrMalformed, err)
+		rest = trimSpace(rest[n:])
+		rest = trimSpace(rest[1:]) // the colon
+		n = valueLen(rest)
+		f[k] = json.RawMessage(rest[:n:n])
+		if rest = trimSpace(rest[n:]); rest[0] == ',' {
+			rest = trimSpace(rest[1:])
 		}
-		f[k] = raw
-	}
-	if _, err := d.Token(); err != nil {
-		return nil, fmt.Errorf("%w: %v", ErrMalformed, err)
-	}
-	if len(bytes.TrimSpace(body[d.InputOffset():])) != 0 {
-		return nil, fmt.Errorf("%w: bytes after the object", ErrMalformed)
 	}
 	return f, nil
+}
+
+// trimSpace drops JSON's own white space; bytes.TrimSpace knows more kinds.
+func trimSpace(b []byte) []byte { return bytes.TrimLeft(b, " \t\r\n") }
+
+// valueLen is the length of the value that begins valid JSON.
+func valueLen(b []byte) int {
+	depth := 0
+	for i := 0; i < len(b); i++ {
+		switch b[i] {
+		case '"':
+			for i++; b[i] != '"'; i++ {
+				if b[i] == '\\' {
+					i++
+				}
+			}
+		case '{', '[':
+			depth++
+			continue
+		case '}', ']':
+			if depth == 0 { // the end of what encloses a number or a literal
+				return i
+			}
+			depth--
+		case ',', ' ', '\t', '\r', '\n', ':':
+			if depth == 0 {
+				return i
+			}
+			continue
+		default:
+			continue
+		}
+		if depth == 0 {
+			return i + 1
+		}
+	}
+	return len(b)
 }
 
 // checkDepth counts brackets outside strings. encoding/json has a limit of its

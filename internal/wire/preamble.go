@@ -51,23 +51,42 @@ var ErrNoPreamble = errors.New("session preamble not found")
 // with another nonce is skipped: it belongs to a session that is over.
 func AwaitPreamble(r io.ByteReader, want Nonce, limit int64) (discarded int64, err error) {
 	target := Preamble(want)
-	window := make([]byte, 0, len(target))
-	for {
+	back := overlaps(target)
+	matched := 0
+	for read := int64(1); ; read++ {
 		c, err := r.ReadByte()
 		if err != nil {
-			return discarded, err
+			return read - 1 - int64(matched), err
 		}
-		if len(window) == len(target) {
-			copy(window, window[1:])
-			window = window[:len(window)-1]
-			discarded++
-			if discarded > limit {
-				return discarded, fmt.Errorf("%w in the first %d bytes", ErrNoPreamble, limit)
-			}
+		for matched > 0 && target[matched] != c {
+			matched = back[matched-1]
 		}
-		window = append(window, c)
-		if bytes.Equal(window, target) {
+		if target[matched] == c {
+			matched++
+		}
+		discarded = read - int64(matched)
+		switch {
+		case matched == len(target):
 			return discarded, nil
+		case discarded > limit:
+			return discarded, fmt.Errorf("%w in the first %d bytes", ErrNoPreamble, limit)
 		}
 	}
+}
+
+// overlaps returns, for each prefix of p, the length of the longest proper
+// prefix that also ends it (Knuth, Morris, Pratt): a nonce may look like the
+// magic.
+func overlaps(p []byte) []int {
+	back := make([]int, len(p))
+	for i, k := 1, 0; i < len(p); i++ {
+		for k > 0 && p[i] != p[k] {
+			k = back[k-1]
+		}
+		if p[i] == p[k] {
+			k++
+		}
+		back[i] = k
+	}
+	return back
 }
