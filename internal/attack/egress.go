@@ -4,7 +4,7 @@ package attack
 // list and to nothing else.
 const NetEgress = "net.egress"
 
-// The ways in which NetEgress sends. Each waits for the canary's answer, so
+// The ways in which NetEgress sends. Each but ViaPacket waits for an answer, so
 // that "ok" in its report means that something answered.
 const (
 	ViaTCP      = "tcp"
@@ -12,7 +12,7 @@ const (
 	ViaDNS      = "dns"      // a query for <token>.canary.invalid to Address:Port
 	ViaICMP     = "icmp"     // an echo request that carries the token
 	ViaRaw      = "raw"      // a UDP datagram built on a raw IP socket
-	ViaPacket   = "packet"   // the same, built on AF_PACKET
+	ViaPacket   = "packet"   // a link-layer frame of EtherType with the token
 	ViaAbstract = "abstract" // an abstract unix socket named Address
 	ViaUnix     = "unix"     // a unix socket at the path Address
 	ViaName     = "name"     // TCP to the names of Names that /etc/hosts maps to Address

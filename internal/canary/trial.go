@@ -1,0 +1,86 @@
+package canary
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/brainst0rm/sandbox-redteam/backends"
+	"github.com/brainst0rm/sandbox-redteam/internal/wire"
+)
+
+// Trial is one execution of an attack tool and all that came out of it. The
+// exit code is not part of it: nothing is concluded from that.
+type Trial struct {
+	// Report is what the tool proved and tried; nil when Err says why there
+	// is none.
+	Report *wire.PayloadReport
+	// Err says why there is no report: the tool is missing, it timed out, its
+	// output is not bound to this execution.
+	Err error
+	// Out is everything that came out, for the search for secrets.
+	Out [][]byte
+}
+
+// Run executes tool with params under a fresh nonce, which build puts into them.
+func Run(ctx context.Context, ex backends.Executor, tool string, deadline time.Duration, build func(nonce string) any) Trial {
+	nonce := NewToken()
+	res, err := ex.Execute(ctx, backends.Invocation{Tool: tool, Params: build(nonce), Deadline: deadline})
+	t := Trial{Out: [][]byte{res.Stdout.Bytes(), res.Stderr.Bytes()}}
+	switch {
+	case errors.Is(err, backends.ErrToolTimeout):
+		t.Err = fmt.Errorf("%s ran past its deadline of %s", tool, deadline)
+		return t
+	case err != nil:
+		t.Err = fmt.Errorf("%s could not be run: %w", tool, err)
+		return t
+	case res.ExitCode == wire.ExitNoTool:
+		t.Err = fmt.Errorf("the agent has no tool %s", tool)
+		return t
+	}
+	r, err := wire.ParsePayloadReport(res.Stdout.Bytes(), tool, nonce)
+	if err != nil {
+		t.Err = err
+		return t
+	}
+	t.Report = r
+	for _, a := range r.Attempts {
+		t.Out = append(t.Out, a.Data)
+	}
+	return t
+}
+
+// Proved reports whether the sub-case worked against a target inside.
+func (t Trial) Proved(cas string) bool { return t.Report != nil && t.Report.Proved(cas) }
+
+// Tried returns the attempts of a sub-case.
+func (t Trial) Tried(cas string) []wire.Attempt {
+	if t.Report == nil {
+		return nil
+	}
+	return t.Report.Tried(cas)
+}
+
+// Claimed reports whether an attempt of the sub-case says that it succeeded.
+func (t Trial) Claimed(cas string) bool {
+	for _, a := range t.Tried(cas) {
+		if a.Result == wire.ResultOK {
+			return true
+		}
+	}
+	return false
+}
+
+// Refusal returns the errno that every attempt of the sub-case ended with, when
+// each of them was denied or absent and none got further.
+func (t Trial) Refusal(cas string) (errno string, all bool) {
+	tried := t.Tried(cas)
+	for _, a := range tried {
+		if a.Result != wire.ResultDenied && a.Result != wire.ResultAbsent {
+			return "", false
+		}
+		errno = a.Errno
+	}
+	return errno, len(tried) > 0
+}
