@@ -123,8 +123,8 @@ func (p debPackage) dependsOn(prefix string) string {
 
 // fetch puts the package into dir, unless the very file is there, and returns
 // its path. apt checks it against the signed lists, we against what apt says.
-func (a apt) fetch(ctx context.Context, p debPackage, dir string) (string, error) {
-	path := filepath.Join(dir, p.name+"_"+strings.ReplaceAll(p.version, ":", "%3a")+".deb")
+func (a apt) fetch(ctx context.Context, p debPackage, arch, dir string) (string, error) {
+	path := filepath.Join(dir, p.name+"_"+strings.ReplaceAll(p.version, ":", "%3a")+"_"+arch+".deb")
 	if f, err := hashFile(path); err == nil && f.SHA256 == p.sha256 {
 		return path, nil
 	}
@@ -187,7 +187,7 @@ func (a apt) get(ctx context.Context, arch, dir string) ([]string, error) {
 	}
 	var paths []string
 	for _, p := range packages {
-		path, err := a.fetch(ctx, p, dir)
+		path, err := a.fetch(ctx, p, arch, dir)
 		if err != nil {
 			return nil, err
 		}

@@ -13,11 +13,11 @@ import (
 const moduleDir = "lib/modules/bsm"
 
 // guestDirs exist in the initramfs; some are the agent's mount points.
-var guestDirs = []string{"bin", "dev", "etc", "lib", "lib/modules", moduleDir, "mnt", "mnt/root", "proc", "root", "run", "sys", "usr", "usr/bin", "usr/share", "var", "var/lib"}
+var guestDirs = []string{"bin", "dev", "etc", "lib", "lib/modules", moduleDir, "mnt", "proc", "root", "rootfs", "run", "sys", "usr", "usr/bin", "usr/share", "var", "var/lib"}
 
 // packInitramfs writes a newc archive with sequential inodes and zero times.
-// It is not compressed: under TCG the guest unpacks a plain archive quicker
-// than it inflates one, and on KVM the difference is noise.
+// It is not compressed: under TCG with the distribution's kernel, gzip changes
+// the boot by 0.05 s of 2.3 s, which is within the noise, and costs the host.
 func packInitramfs(agent []byte, plan *modulePlan) ([]byte, error) {
 	records := []cpio.Record{cpio.Directory("tmp", 0o1777)}
 	for _, d := range guestDirs {
