@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -225,11 +226,16 @@ func (m markers) gone(ctx context.Context, v *vm) error {
 			return errors.New("the planted epoch survived the reset")
 		}
 		return each(m.paths, func(p string) error {
-			ex, err := v.client.Execute(ctx, backends.Invocation{Tool: "cat", Params: map[string]string{"path": p}})
-			if err == nil && ex.ExitCode == 0 {
-				err = fmt.Errorf("the marker %s survived the reset", p)
+			ex, err := v.client.Execute(ctx, backends.Invocation{Tool: "ls", Params: map[string]string{"path": filepath.Dir(p)}})
+			switch {
+			case err != nil:
+				return err
+			case ex.ExitCode != 0:
+				return fmt.Errorf("list %s: exit code %d: %s", filepath.Dir(p), ex.ExitCode, ex.Stderr)
+			case bytes.Contains(ex.Stdout.Bytes(), []byte(filepath.Base(p))):
+				return fmt.Errorf("the marker %s survived the reset", p)
 			}
-			return err
+			return nil
 		})
 	})
 }
