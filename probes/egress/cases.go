@@ -41,13 +41,12 @@ func (p *plan) judgeAim(env *probes.Env, t canary.Trial, i int, a aim, seen bool
 		c.Witness = fmt.Sprintf("the %s received the token of this run", a.listener.Kind())
 		return c
 	case !c.WitnessAlive:
-		// A canary that was started and died takes its sub-case's answer with
-		// it, also where having one was optional.
-		c.Required, c.Doubt = true, p.alive[a.listener].Error()
+		// A canary that was started and died takes its sub-case's answer with it.
+		c.Doubt = p.alive[a.listener].Error()
 	case a.listener.Anonymous() > p.strangers[a.listener]:
-		c.Required, c.Doubt = true, fmt.Sprintf("the %s had %d visits without a token", a.listener.Kind(), a.listener.Anonymous()-p.strangers[a.listener])
+		c.Doubt = fmt.Sprintf("the %s had %d visits without a token", a.listener.Kind(), a.listener.Anonymous()-p.strangers[a.listener])
 	case t.Claimed(a.cas) && a.via != attack.ViaICMP: // a sandbox's own kernel answers an echo to its loopback
-		c.Required, c.Doubt = true, "the guest claims an answer that the canary never gave"
+		c.Doubt = "the guest claims an answer that the canary never gave"
 	default:
 		c.Witness = fmt.Sprintf("the %s saw nothing", a.listener.Kind())
 	}

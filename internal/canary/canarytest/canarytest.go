@@ -129,7 +129,7 @@ func Process(bounded bool) Executor {
 		ctx, cancel := context.WithTimeout(ctx, inv.Deadline)
 		defer cancel()
 		cmd := exec.CommandContext(ctx, "/proc/self/exe")
-		cmd.Env = []string{toolEnv + "=" + inv.Tool, "PATH=/usr/bin:/bin"}
+		cmd.Env = []string{toolEnv + "=" + inv.Tool, "PATH=/usr/bin:/bin", "GORACE=atexit_sleep_ms=0"}
 		cmd.Stdin = bytes.NewReader(stdin)
 		var stdout, stderr bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr
