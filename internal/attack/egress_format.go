@@ -44,7 +44,7 @@ func TokenOfQuery(b []byte) string {
 		}
 		labels, p = append(labels, strings.ToLower(string(p[1:1+n]))), p[1+n:]
 	}
-	if len(labels) < 2 || strings.Join(labels[1:], ".") != EgressZone || len(labels[0]) > 63 {
+	if len(labels) < 2 || strings.Join(labels[1:], ".") != EgressZone || strings.Trim(labels[0], "0123456789abcdef") != "" {
 		return ""
 	}
 	return labels[0]
