@@ -198,10 +198,11 @@ func serveVM(params map[string]string) {
 		halt(err)
 	}
 	vm.SilenceConsole()
+	_, keep := params[vm.KeepTreeKey]
 	for {
 		// Serve ends only if the port does; then there is a new one to find.
 		_ = agent.Serve(context.Background(), port, agent.Options{
-			Table: table(), Digest: params[vm.DigestKey], VM: true, BootID: proc.BootID(),
+			Table: table(), Digest: params[vm.DigestKey], VM: true, BootID: proc.BootID(), KeepTree: keep,
 			Spawn: runner.Spawn, World: &proc.World{Runner: runner, Renew: vm.Renew},
 		})
 		for {

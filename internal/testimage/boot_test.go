@@ -24,23 +24,7 @@ import (
 // TestImageBoots shows that kernel, module order, agent and root disk fit
 // together, with QEMU alone and none of our backends.
 func TestImageBoots(t *testing.T) {
-	testreq.Need(t, emulators[runtime.GOARCH].binary)
-	m := Manifest(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
-	defer cancel()
-	console := boot(ctx, t, m)
-
-	c, err := guest.Connect(ctx, guest.Options{Dial: console.dial, AgentSHA256: m.AgentSHA256})
-	require.NoError(t, err, "the console says:\n%s", console)
-	defer c.Close()
-	require.True(t, c.Hello().VM, "the agent is not in VM mode")
-
-	read := func(path string) string {
-		ex, err := c.Execute(ctx, backends.Invocation{Tool: "cat-file", Params: map[string]string{"path": path}, Deadline: 20 * time.Second})
-		require.NoError(t, err)
-		require.Zero(t, ex.ExitCode, "%s: %s", path, ex.Stderr)
-		return string(ex.Stdout.Bytes())
-	}
+	m, read := boot(t, "")
 	require.Contains(t, read("/etc/shadow"), image.Marker)
 	require.Equal(t, image.Marker+"\n", read(vm.RootDir+"/usr/share/bsm/marker"), "the root disk is not mounted")
 	loaded := read("/proc/modules")
@@ -49,6 +33,20 @@ func TestImageBoots(t *testing.T) {
 	}
 	require.Contains(t, read("/proc/version"), m.KernelRelease)
 	require.Contains(t, read("/proc/mounts"), vm.RootDisk+" "+vm.RootDir+" ext4 ro,")
+}
+
+// TestNetworkOnlyWhenAskedFor shows that the leak's modules and address come
+// with its key and not without it.
+func TestNetworkOnlyWhenAskedFor(t *testing.T) {
+	device := []string{"-netdev", "user,id=net,restrict=on,ipv6=off", "-device", "virtio-net-pci,netdev=net,romfile="}
+	_, read := boot(t, "", device...)
+	require.NotContains(t, read("/proc/modules"), "virtio_net")
+	require.NotContains(t, read("/proc/net/dev"), "eth0")
+
+	_, read = boot(t, " "+vm.NetKey+"=10.0.2.15/24,10.0.2.2", device...)
+	require.Contains(t, read("/proc/net/fib_trie"), "10.0.2.15")
+	// Destination 0, gateway 10.0.2.2 in the kernel's byte order, up and via gateway.
+	require.Regexp(t, `(?m)^eth0\s+00000000\s+0202000A\s+0003\s`, read("/proc/net/route"))
 }
 
 // emulators are QEMU's for the architectures that images are built for.
@@ -77,25 +75,40 @@ func (m *machine) dial(ctx context.Context) (io.ReadWriteCloser, error) {
 	}
 }
 
-func boot(ctx context.Context, t *testing.T, img image.Manifest) *machine {
+// boot starts the image and returns a reader of the guest's files.
+func boot(t *testing.T, cmdline string, extra ...string) (image.Manifest, func(path string) string) {
 	t.Helper()
+	emulator := emulators[runtime.GOARCH]
+	testreq.Need(t, emulator.binary)
+	img := Manifest(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	t.Cleanup(cancel)
 	dir := t.TempDir()
 	m := &machine{socket: filepath.Join(dir, "agent.sock"), log: filepath.Join(dir, "console")}
 	log, err := os.Create(m.log)
 	require.NoError(t, err)
 	defer log.Close()
-	emulator := emulators[img.Arch]
-	cmd := exec.CommandContext(ctx, emulator.binary, "-M", emulator.machine, "-accel", "tcg", "-cpu", "max", "-m", "256", "-smp", "1",
+	cmd := exec.CommandContext(ctx, emulator.binary, append([]string{"-M", emulator.machine, "-accel", "tcg", "-cpu", "max", "-m", "256", "-smp", "1",
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
-		"-kernel", img.Kernel(), "-initrd", img.Initramfs(), "-append", img.Cmdline,
-		"-drive", "if=none,id=root,format=raw,readonly=on,file="+img.Rootfs(), "-device", "virtio-blk-pci,drive=root",
-		"-device", "virtio-serial-pci", "-chardev", "socket,id=agent,server=on,wait=off,path="+m.socket,
-		"-device", "virtserialport,chardev=agent,name="+vm.PortName)
+		"-kernel", img.Kernel(), "-initrd", img.Initramfs(), "-append", img.Cmdline + cmdline,
+		"-drive", "if=none,id=root,format=raw,readonly=on,file=" + img.Rootfs(), "-device", "virtio-blk-pci,drive=root",
+		"-device", "virtio-serial-pci", "-chardev", "socket,id=agent,server=on,wait=off,path=" + m.socket,
+		"-device", "virtserialport,chardev=agent,name=" + vm.PortName}, extra...)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // killed on purpose
 	})
-	return m
+	c, err := guest.Connect(ctx, guest.Options{Dial: m.dial, AgentSHA256: img.AgentSHA256})
+	require.NoError(t, err, "the console says:\n%s", m)
+	t.Cleanup(func() { _ = c.Close() })
+	require.True(t, c.Hello().VM, "the agent is not in VM mode")
+	return img, func(path string) string {
+		t.Helper()
+		ex, err := c.Execute(ctx, backends.Invocation{Tool: "cat-file", Params: map[string]string{"path": path}, Deadline: 20 * time.Second})
+		require.NoError(t, err)
+		require.Zero(t, ex.ExitCode, "%s: %s", path, ex.Stderr)
+		return string(ex.Stdout.Bytes())
+	}
 }

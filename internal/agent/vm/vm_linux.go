@@ -132,13 +132,14 @@ func Setup(p map[string]string) (cgroup string, warnings []error, err error) {
 			warnings = append(warnings, fmt.Errorf("mount %s: %w", m.target, e))
 		}
 	}
-	warnings = append(warnings, loadModules(ModuleDir)...)
+	warnings = append(warnings, loadModules(ModuleDir, "order")...)
 	if err := loopbackUp(); err != nil {
 		warnings = append(warnings, fmt.Errorf("bring lo up: %w", err))
 	}
 	if err := mountRoot(); err != nil {
 		warnings = append(warnings, err)
 	}
+	warnings = append(warnings, applyLeaks(p)...)
 	cgroup, err = toolCgroup(cgroupDir, p[PidsKey])
 	if err != nil {
 		warnings = append(warnings, err)
@@ -146,10 +147,10 @@ func Setup(p map[string]string) (cgroup string, warnings []error, err error) {
 	return cgroup, warnings, nil
 }
 
-// loadModules loads what the order file names. A missing file means a kernel
+// loadModules loads what an order file names. A missing file means a kernel
 // with everything built in.
-func loadModules(dir string) (errs []error) {
-	order, err := os.ReadFile(filepath.Join(dir, "order"))
+func loadModules(dir, list string) (errs []error) {
+	order, err := os.ReadFile(filepath.Join(dir, list))
 	if err != nil {
 		return nil
 	}
@@ -183,7 +184,11 @@ func loopbackUp() error {
 		return err
 	}
 	defer unix.Close(fd)
-	ifr, err := unix.NewIfreq("lo")
+	return linkUp(fd, "lo")
+}
+
+func linkUp(fd int, dev string) error {
+	ifr, err := unix.NewIfreq(dev)
 	if err != nil {
 		return err
 	}
