@@ -90,7 +90,9 @@ func (s *scanner) step(c byte, emit func(event)) {
 		s.matched = 0
 	}
 	if s.matched == len(wire.Magic) {
-		s.matched = 0
+		// Its last byte is also a first one: a magic that was cut short just
+		// before it is completed by the beginning of the next.
+		s.matched = 1
 		s.phase, s.nonce, s.body = phaseNonce, s.nonce[:0], nil
 		s.begun++
 		return
