@@ -39,6 +39,10 @@ type Report struct {
 	SkippedProbes []SkippedProbe `json:"skipped_probes,omitempty"`
 	// Baseline is "recorded-in-run" or "persisted" where one was checked.
 	Baseline string `json:"baseline,omitempty"`
+
+	// Unavailable: nothing was tested because this host cannot run the
+	// backend. It is for the caller of a run; a file says it in SkippedProbes.
+	Unavailable bool `json:"-"`
 }
 
 // Result is the entry of one probe that was asked for and not skipped.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"sync"
 	"time"
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
@@ -27,6 +28,9 @@ type Runner struct {
 	// it a fresh sandbox is Sandbox shut down and booted again, and probes
 	// have no Env.Fresh.
 	New func() (backends.Sandbox, error)
+	// Backend names the backend in a report on a sandbox that New could not
+	// even make.
+	Backend string
 	// Probes are what was asked for, in the order in which they run.
 	Probes []probes.Probe
 
@@ -127,6 +131,7 @@ func (r *Runner) Run(ctx context.Context) (probes.Report, error) {
 type session struct {
 	*Runner
 	log *slog.Logger
+	mu  sync.Mutex // of Watch: a long probe reports from its own goroutine
 	sb  backends.Sandbox
 	// extra are the sandboxes that the current probe booted through Env.Fresh.
 	extra fleet
@@ -134,6 +139,7 @@ type session struct {
 	coloc   colocation
 	prov    *backends.Provenance
 	ran     bool // a probe has used the present sandbox
+	missing bool // the backend is not available
 	results []probes.Result
 	skipped []probes.SkippedProbe
 	latency map[string]probes.Distribution
@@ -158,6 +164,8 @@ func (s *session) add(i int, res probes.Result) {
 }
 
 func (s *session) watch(e Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.Watch != nil {
 		s.Watch(e)
 	}
@@ -167,6 +175,7 @@ func (s *session) watch(e Event) {
 // backend skips them all, anything else is an error of each.
 func (s *session) notBooted(err error) {
 	if errors.Is(err, backends.ErrNotAvailable) {
+		s.missing = true
 		s.note("sandbox not available on this host: %s; all probes skipped. Nothing was tested: run `bsm-redteam doctor` for what this host lacks.", err)
 		for i, p := range s.Probes {
 			s.skip(i, p, "sandbox not available on this host", false)
@@ -200,7 +209,7 @@ func (s *session) report(final backends.State) probes.Report {
 		Probes: append([]probes.Result{}, s.results...), Latency: maps.Clone(s.latency),
 		Summary: probes.Summarise(s.results, s.skipped), SkippedProbes: s.skipped,
 		Notes:       append(s.notes, probes.ProvenanceNote(s.results)),
-		Environment: &env,
+		Environment: &env, Unavailable: s.missing,
 	}
 	if s.prov != nil {
 		rep.Baseline = s.prov.Baseline
@@ -212,5 +221,5 @@ func (s *session) backend() string {
 	if s.sb != nil {
 		return s.sb.Backend()
 	}
-	return "unknown"
+	return s.Backend
 }

@@ -1,0 +1,211 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"github.com/brainst0rm/sandbox-redteam/backends"
+	backendcatalog "github.com/brainst0rm/sandbox-redteam/backends/catalog"
+	"github.com/brainst0rm/sandbox-redteam/internal/agentbin"
+	"github.com/brainst0rm/sandbox-redteam/internal/ledger"
+	"github.com/brainst0rm/sandbox-redteam/internal/nearest"
+	"github.com/brainst0rm/sandbox-redteam/internal/report"
+	"github.com/brainst0rm/sandbox-redteam/probes"
+	probecatalog "github.com/brainst0rm/sandbox-redteam/probes/catalog"
+	"github.com/brainst0rm/sandbox-redteam/probes/runner"
+)
+
+// run is the root verb: a battery against a sandbox. Everything that the user
+// can get wrong is refused before anything boots.
+func (a *App) run(ctx context.Context, o *runOptions) error {
+	r, err := a.prepare(o)
+	if err != nil {
+		return err
+	}
+	dest, err := a.destination(o.output)
+	if err != nil {
+		return usage(err)
+	}
+	if dest != nil {
+		defer dest.Discard()
+	}
+	if err := a.equip(ctx, o, r); err != nil {
+		return err
+	}
+	p := newProgress(a.Err, a.Terminal)
+	r.Watch = p.event
+	rep, runErr := r.Run(ctx)
+	p.clear()
+	if runErr != nil && !errors.Is(runErr, context.Canceled) {
+		return findings(runErr)
+	}
+	return a.finish(o, rep, dest)
+}
+
+// prepare checks the flags and makes a runner of them.
+func (a *App) prepare(o *runOptions) (*runner.Runner, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	entry, err := backendcatalog.Lookup(a.Backends(), o.sandbox)
+	if err != nil {
+		return nil, usagef("--sandbox: %w", err)
+	}
+	all := a.Probes()
+	list, err := probecatalog.Select(all, o.probes)
+	if err != nil {
+		return nil, usagef("--probes: %w", err)
+	}
+	budgets, err := parseBudgets(o.budgets, all)
+	if err != nil {
+		return nil, err
+	}
+	pol, err := loadPolicy(o.policy, entry)
+	if err != nil {
+		return nil, usagef("--policy: %w", err)
+	}
+	leaks := slices.Concat(pol.Leaks, o.leaks)
+	if err := checkLeaks(entry, leaks, o.ownHost); err != nil {
+		return nil, usagef("--leak: %w", err)
+	}
+	return &runner.Runner{
+		Backend: entry.Name, Probes: list, Exclusions: entry.NeverHosts,
+		AllowDisruptive: o.allowDisruptive, Policy: pol, Leaks: leaks,
+		FailSeverity: probes.Severity(o.failSeverity), Iterations: o.iterations,
+		LatencyBudget: o.latBudget, RawSamples: o.rawSamples, Budgets: budgets,
+		Version: a.Version, Log: a.logger(o.verbose),
+	}, nil
+}
+
+// equip gives the runner its ledger, agent and sandboxes.
+func (a *App) equip(ctx context.Context, o *runOptions, r *runner.Runner) error {
+	entry, err := backendcatalog.Lookup(a.Backends(), o.sandbox)
+	if err != nil {
+		return usage(err)
+	}
+	if r.Ledger, err = ledger.Open(""); err != nil {
+		return findings(err)
+	}
+	opts := backends.Options{
+		Agent: o.agent, Image: o.image, Baseline: o.baseline, RequireBaseline: o.requireBaseline,
+		Limits: r.Policy.Limits, Leaks: r.Leaks, Ledger: r.Ledger, Log: r.Log,
+	}
+	if err := a.findAgent(ctx, entry, &opts); err != nil {
+		return err
+	}
+	r.Agent = opts.Agent
+	r.New = func() (backends.Sandbox, error) { return entry.New(opts) }
+	return nil
+}
+
+// findAgent finds or builds the agent, unless the backend is not there anyway
+// or runs none.
+func (a *App) findAgent(ctx context.Context, entry backends.Entry, opts *backends.Options) error {
+	if !entry.Real {
+		return nil
+	}
+	if _, err := entry.New(*opts); errors.Is(err, backends.ErrNotAvailable) {
+		return nil
+	}
+	path, _, err := agentbin.Find(ctx, opts.Agent)
+	if err != nil && opts.Agent != "" {
+		return usagef("--agent: %w", err)
+	}
+	if err != nil {
+		return findings(fmt.Errorf("find the agent: %w", err))
+	}
+	opts.Agent = path
+	return nil
+}
+
+func checkLeaks(entry backends.Entry, names []string, ownHost bool) error {
+	valid := make([]string, len(entry.Leaks))
+	for i, l := range entry.Leaks {
+		valid[i] = l.Name
+	}
+	for _, name := range names {
+		i := slices.Index(valid, name)
+		switch {
+		case i < 0 && len(valid) == 0:
+			return fmt.Errorf("the %s backend has no leaks, so not %q either", entry.Name, name)
+		case i < 0:
+			return fmt.Errorf("the %s backend has no leak %q; did you mean %q? valid: %s", entry.Name, name, nearest.To(name, valid), strings.Join(valid, ", "))
+		case entry.Leaks[i].NeedsOwnHost && !ownHost:
+			return fmt.Errorf("leak %q weakens this host while it runs; --i-own-this-host allows it", name)
+		}
+	}
+	return nil
+}
+
+// destination opens the place of the report; nil is none: the table on the
+// terminal is all that was asked for.
+func (a *App) destination(output string) (*report.Destination, error) {
+	if output == "" {
+		if _, tty := a.Terminal(a.Out); tty {
+			return nil, nil
+		}
+		output = report.Stdout
+	}
+	return report.Open(output, a.Out)
+}
+
+// finish writes the report, shows the table and chooses the exit code.
+func (a *App) finish(o *runOptions, rep probes.Report, dest *report.Destination) error {
+	var writeErr error
+	if dest != nil {
+		b, err := report.Encode(rep)
+		if err == nil {
+			err = dest.Write(b)
+		}
+		writeErr = err
+	}
+	a.show(rep)
+	if writeErr == nil && dest != nil && o.output != "" && o.output != report.Stdout {
+		a.say("report written to %s", o.output)
+	}
+	for _, line := range rep.SummaryLines() {
+		a.say("%s", line)
+	}
+	switch {
+	case writeErr != nil:
+		return findings(writeErr)
+	case rep.Unavailable && o.onUnavailable == "fail":
+		return silent(ExitUnavailable)
+	case !rep.Clean():
+		return silent(ExitFindings)
+	}
+	return nil
+}
+
+// show prints the table, the findings in full and the notes, on stderr.
+func (a *App) show(rep probes.Report) {
+	width, tty := a.Terminal(a.Err)
+	if !tty {
+		width = 120
+	}
+	if err := report.Table(a.Err, rep, width); err != nil {
+		return // stderr is gone; the report is what counts
+	}
+	for _, f := range report.Findings(rep) {
+		a.say("  %s", f)
+	}
+	for _, n := range rep.Notes[:max(len(rep.Notes)-1, 0)] { // the last one is a summary line
+		a.say("  note: %s", n)
+	}
+}
+
+// say prints a line on stderr. That it cannot be printed has no better place to
+// be said.
+func (a *App) say(format string, args ...any) { _, _ = fmt.Fprintf(a.Err, format+"\n", args...) }
+
+func (a *App) logger(verbose bool) *slog.Logger {
+	if !verbose {
+		return slog.New(slog.DiscardHandler)
+	}
+	return slog.New(slog.NewTextHandler(io.Writer(a.Err), &slog.HandlerOptions{Level: slog.LevelDebug}))
+}

@@ -1,0 +1,15 @@
+package catalog
+
+import (
+	"github.com/brainst0rm/sandbox-redteam/probes"
+	"github.com/brainst0rm/sandbox-redteam/probes/stdoutforge"
+)
+
+// All returns every probe in the order of the battery all: the attacks with
+// P-A6 last among them, since it leaves the sandbox failed by design, then the
+// latencies.
+func All() []probes.Probe {
+	return []probes.Probe{
+		stdoutforge.New(),
+	}
+}
