@@ -104,11 +104,23 @@ func startSession(ctx context.Context, rw io.ReadWriteCloser, o Options, t *taps
 
 func (s *session) greet(ctx context.Context) (wire.Hello, error) {
 	nonce := wire.NewNonce()
-	if err := s.write(ctx, wire.Preamble(nonce)); err != nil {
-		return wire.Hello{}, err
-	}
+	// Written while reading: the agent may be blocked on bytes of the last
+	// session that nobody has read, and reads on only when they are gone.
+	wrote := make(chan error, 1)
+	go func() {
+		err := s.write(ctx, wire.Preamble(nonce))
+		if err != nil {
+			s.src.interrupt()
+		}
+		wrote <- err
+	}()
 	skipped, err := wire.AwaitPreamble(s.src, nonce, s.o.skip)
 	if err != nil {
+		s.src.interrupt()
+		setWriteDeadline(s.rw, time.Unix(1, 0))
+		return wire.Hello{}, errors.Join(<-wrote, err)
+	}
+	if err := <-wrote; err != nil {
 		return wire.Hello{}, err
 	}
 	if skipped > 0 {

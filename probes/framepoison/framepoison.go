@@ -129,7 +129,7 @@ func control(ctx context.Context, env *probes.Env, out *probes.Outcome) map[stri
 	for _, mode := range attack.PoisonModes() {
 		d := send(ctx, env, ch, mode, 50*time.Millisecond)
 		broke[mode] = d.arrived && naiveBreaks(mode, d.caught, d.id)
-		if !recovers(ctx, ch) {
+		if !recovers(ctx, ch, d.err != nil) {
 			break
 		}
 	}
@@ -147,7 +147,7 @@ func control(ctx context.Context, env *probes.Env, out *probes.Outcome) map[stri
 // delivery is one mode's bytes on their way to the host.
 type delivery struct {
 	mode, id string
-	arrived  bool   // every byte went through the tap, in one piece
+	arrived  bool   // it went through the tap, in one piece, up to where a host refuses
 	caught   []byte // from the first poisoned byte on
 	exec     backends.Execution
 	err      error
@@ -175,13 +175,14 @@ func send(ctx context.Context, env *probes.Env, ch channel, mode string, hold ti
 			Params: attack.ChannelPoisonParams{Nonce: nonce, Mode: mode, CommandID: d.id, HoldMS: int(hold.Milliseconds())}})
 		d.elapsed = time.Since(began)
 	}()
-	d.arrived = t.saw(ctx, want, callDeadline)
+	shown := want[:attack.PoisonShown(mode, want)]
+	d.arrived = t.saw(shown, answered, callDeadline)
 	if hold < frameTimeout && isSlow(mode) {
 		cancel() // a control need not wait for its own host to let go
 	}
 	<-answered
 	if b := t.bytes(); d.arrived {
-		d.caught = b[bytes.Index(b, want):]
+		d.caught = b[bytes.Index(b, shown):]
 	}
 	if d.err == nil {
 		if r, err := wire.ParsePayloadReport(d.exec.Stdout.Bytes(), attack.ChannelPoison, nonce); err == nil {
@@ -193,7 +194,7 @@ func send(ctx context.Context, env *probes.Env, ch channel, mode string, hold ti
 		// have written this execution's nonce.
 		d.proved = true
 		d.attempts = []probes.Attempt{{Case: mode, Op: "write", Target: "message channel", Result: wire.ResultOK,
-			Detail: fmt.Sprintf("%d bytes seen by the host's tap", len(want))}}
+			Detail: fmt.Sprintf("%d of %d bytes seen by the host's tap before it refused", min(len(d.caught), len(want)), len(want))}}
 	}
 	return d
 }
@@ -214,7 +215,7 @@ func poison(ctx context.Context, env *probes.Env, ch channel, mode string) poiso
 		hold = frameTimeout + frameTimeout/2
 	}
 	p := poisoning{delivery: send(ctx, env, ch, mode, hold)}
-	p.recovered = recovers(ctx, ch)
+	p.recovered = recovers(ctx, ch, p.err != nil)
 	p.growth, p.meter = m.end()
 	return p
 }
@@ -261,17 +262,19 @@ func refused(err error) bool {
 	return false
 }
 
-// recovers opens a new session if the last one is gone and makes one call.
-func recovers(ctx context.Context, ch channel) bool {
+// recovers makes one call, after opening a new session where the last one is
+// over. The payload may still be writing, so a session can need several tries.
+func recovers(ctx context.Context, ch channel, over bool) bool {
 	for range resyncs {
+		if over && ch.Resync(ctx) != nil && ctx.Err() != nil {
+			return false
+		}
 		if noop(ctx, ch) {
 			return true
 		}
-		if err := ch.Resync(ctx); err != nil && ctx.Err() != nil {
-			return false
-		}
+		over = true
 	}
-	return noop(ctx, ch)
+	return false
 }
 
 func noop(ctx context.Context, ch channel) bool {

@@ -29,7 +29,7 @@ func inject(ctx context.Context, env *probes.Env, ch channel) []probes.Case {
 			c.Attempted = true
 			// The agent may wait for the rest of a frame; a new session has to
 			// get through to it all the same.
-			if err := ch.Resync(ctx); err != nil || !recovers(ctx, ch) {
+			if !recovers(ctx, ch, true) {
 				c.Crossed, c.Witness = true, "the agent no longer answers"
 			} else {
 				c.Witness = "the agent refused them and answered the next call"
@@ -59,7 +59,7 @@ func rawCall(ctx context.Context, env *probes.Env, ch channel) bool {
 	if err := wire.WriteFrame(&w, body); err != nil || ch.Inject(ctx, w) != nil {
 		return false
 	}
-	return t.saw(ctx, []byte(id), 2*time.Second)
+	return t.saw([]byte(id), ctx.Done(), 2*time.Second)
 }
 
 type frameBytes []byte

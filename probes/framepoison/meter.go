@@ -2,7 +2,6 @@ package framepoison
 
 import (
 	"bytes"
-	"context"
 	"runtime"
 	"runtime/metrics"
 	"sync"
@@ -117,8 +116,9 @@ func (t *tap) bytes() []byte {
 	return bytes.Clone(t.b)
 }
 
-// saw waits, for at most d, until want has gone through the tap in one piece.
-func (t *tap) saw(ctx context.Context, want []byte, d time.Duration) bool {
+// saw waits until want has gone through the tap in one piece, the call that was
+// to bring it is over, or d has passed.
+func (t *tap) saw(want []byte, over <-chan struct{}, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	for {
@@ -129,8 +129,8 @@ func (t *tap) saw(ctx context.Context, want []byte, d time.Duration) bool {
 		case <-t.changed:
 		case <-timer.C:
 			return false
-		case <-ctx.Done():
-			return false
+		case <-over:
+			return bytes.Contains(t.bytes(), want)
 		}
 	}
 }

@@ -23,7 +23,7 @@ func naiveBreaks(mode string, raw []byte, commandID string) bool {
 			case attack.PoisonTruncated, attack.PoisonDrip:
 				return true // it would wait for the rest for ever
 			}
-			return false
+			break // the tap was cut here
 		}
 		body := raw[4 : 4+n]
 		raw = raw[4+n:]
@@ -69,7 +69,7 @@ func naiveBreaks(mode string, raw []byte, commandID string) bool {
 	case attack.PoisonInjection:
 		return forged > 0
 	case attack.PoisonJunk:
-		return junk >= 1000
+		return junk >= 50
 	}
 	return false
 }
