@@ -2,6 +2,9 @@ package catalog
 
 import (
 	"github.com/brainst0rm/sandbox-redteam/probes"
+	"github.com/brainst0rm/sandbox-redteam/probes/egress"
+	"github.com/brainst0rm/sandbox-redteam/probes/framepoison"
+	"github.com/brainst0rm/sandbox-redteam/probes/latency"
 	"github.com/brainst0rm/sandbox-redteam/probes/stdoutforge"
 )
 
@@ -9,7 +12,9 @@ import (
 // P-A6 last among them, since it leaves the sandbox failed by design, then the
 // latencies.
 func All() []probes.Probe {
-	return []probes.Probe{
+	return append([]probes.Probe{
+		egress.New(),
 		stdoutforge.New(),
-	}
+		framepoison.New(),
+	}, latency.New()...)
 }
