@@ -199,11 +199,18 @@ func serveVM(params map[string]string) {
 	}
 	vm.SilenceConsole()
 	_, keep := params[vm.KeepTreeKey]
+	share := vm.NewShare(params)
+	spawn := func(ctx context.Context, c agent.Call) (agent.Exit, error) {
+		if err := share.Mount(); err != nil {
+			return agent.Exit{}, err
+		}
+		return runner.Spawn(ctx, c)
+	}
 	for {
 		// Serve ends only if the port does; then there is a new one to find.
 		_ = agent.Serve(context.Background(), port, agent.Options{
 			Table: table(), Digest: params[vm.DigestKey], VM: true, BootID: proc.BootID(), KeepTree: keep,
-			Spawn: runner.Spawn, World: &proc.World{Runner: runner, Renew: vm.Renew},
+			Spawn: spawn, World: &proc.World{Runner: runner, Renew: vm.Renew},
 		})
 		for {
 			if port, err = vm.OpenPort(); err == nil {

@@ -7,8 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,9 +17,11 @@ import (
 // line by a backend that was told to leak. Without its key nothing of it, not
 // even its kernel modules, is loaded.
 const (
-	// NetKey is ADDRESS/BITS,GATEWAY for the first network interface.
+	// NetKey is ADDRESS/BITS for the first network interface. There is no
+	// route beyond that prefix, so that the leak reaches the VMM's gateway and
+	// nothing else.
 	NetKey = "bsm.net"
-	// ShareKey is TAG,DIRECTORY of a 9p share of the host.
+	// ShareKey is TAG,DIRECTORY of a 9p share of the host, see Share.
 	ShareKey = "bsm.share"
 	// KeepTreeKey has a deadline answer without killing anything.
 	KeepTreeKey = "bsm.keep-tree"
@@ -35,38 +37,57 @@ func applyLeaks(p map[string]string) (errs []error) {
 			errs = append(errs, fmt.Errorf("%s=%.64q: %w", NetKey, v, err))
 		}
 	}
-	if v, ok := p[ShareKey]; ok {
+	if _, ok := p[ShareKey]; ok {
 		errs = append(errs, loadModules(ModuleDir, "order.share")...)
-		if err := mountShare(v); err != nil {
-			errs = append(errs, fmt.Errorf("%s=%.64q: %w", ShareKey, v, err))
-		}
 	}
 	return errs
 }
 
-func mountShare(v string) error {
-	tag, dir, ok := strings.Cut(v, ",")
+// A Share is a directory of the host that is mounted before the first tool
+// runs and no earlier: QEMU refuses to take a snapshot of a machine that has
+// such a share mounted.
+type Share struct {
+	tag, dir string
+	mu       sync.Mutex
+	mounted  bool
+}
+
+// NewShare returns the share that the parameters ask for, nil if none.
+func NewShare(p map[string]string) *Share {
+	tag, dir, ok := strings.Cut(p[ShareKey], ",")
 	if !ok {
-		return errors.New("want TAG,DIRECTORY")
+		return nil
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
+	return &Share{tag: tag, dir: dir}
+}
+
+// Mount mounts s unless it is mounted. A nil Share is no share.
+func (s *Share) Mount() error {
+	if s == nil {
+		return nil
 	}
-	return unix.Mount(tag, dir, "9p", unix.MS_NOSUID|unix.MS_NODEV, "trans=virtio,version=9p2000.L,cache=none")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mounted {
+		return nil
+	}
+	if err := os.MkdirAll(s.dir, 0o755); err != nil {
+		return fmt.Errorf("mount share: %w", err)
+	}
+	if err := unix.Mount(s.tag, s.dir, "9p", unix.MS_NOSUID|unix.MS_NODEV, "trans=virtio,version=9p2000.L,cache=none"); err != nil {
+		return fmt.Errorf("mount share %.32q: %w; fix: boot the distribution's general kernel, its cloud kernel has no 9p", s.tag, err)
+	}
+	s.mounted = true
+	return nil
 }
 
 func configureNet(v string) error {
-	cidr, via, _ := strings.Cut(v, ",")
-	prefix, err := netip.ParsePrefix(cidr)
+	prefix, err := netip.ParsePrefix(v)
 	if err != nil {
 		return err
 	}
-	gateway, err := netip.ParseAddr(via)
-	if err != nil {
-		return err
-	}
-	if !prefix.Addr().Is4() || !gateway.Is4() {
-		return errors.New("want IPv4 addresses")
+	if !prefix.Addr().Is4() {
+		return errors.New("want an IPv4 address")
 	}
 	dev, err := firstLink("/sys/class/net")
 	if err != nil {
@@ -99,7 +120,7 @@ func configureNet(v string) error {
 	if err := linkUp(fd, dev); err != nil {
 		return fmt.Errorf("bring %s up: %w", dev, err)
 	}
-	return defaultRoute(fd, gateway.As4())
+	return nil
 }
 
 // firstLink returns the first interface besides lo.
@@ -119,23 +140,4 @@ func firstLink(class string) (string, error) {
 		}
 		time.Sleep(time.Millisecond) // the driver announces it nowhere but there
 	}
-}
-
-// rtEntry is the kernel's struct rtentry on 64-bit machines, as far as used.
-type rtEntry struct {
-	_                  uint64
-	dst, gateway, mask unix.RawSockaddrInet4
-	flags              uint16
-	_                  [62]byte
-}
-
-func defaultRoute(fd int, gateway [4]byte) error {
-	const up, viaGateway = 1, 2 // RTF_UP, RTF_GATEWAY
-	r := rtEntry{flags: up | viaGateway}
-	r.dst.Family, r.mask.Family, r.gateway.Family = unix.AF_INET, unix.AF_INET, unix.AF_INET
-	r.gateway.Addr = gateway
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCADDRT, uintptr(unsafe.Pointer(&r))); errno != 0 {
-		return fmt.Errorf("default route: %w", errno)
-	}
-	return nil
 }
