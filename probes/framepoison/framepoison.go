@@ -37,7 +37,7 @@ func New() probes.Probe {
 		Name: Name, Class: probes.ClassChannelPoison, Expectation: probes.ShouldFail,
 		Description: "A tool gets hold of the raw message channel and writes oversized, truncated, dripped, empty, duplicate, unsolicited, deeply nested and invalid frames, " +
 			"and JSON whose keys shadow one another; the host writes the same to the agent. Both have to refuse them, stay within their memory, and answer the next call.",
-		Why: "A tap below the host's decoder shows that every malformed byte arrived, and a naive decoder breaks on exactly those bytes. " +
+		Why: "A tap below the host's decoder shows that the malformed bytes arrived, all of them or up to the one that a sound host refuses, and a naive decoder breaks on exactly those bytes. " +
 			"That the host refused them in time, grew by less than 64 MiB, believed no forged answer and got a right answer to its next call was seen on the host.",
 		Limits:     "It covers the channel of this harness and the agent's decoder. The device model below the channel (virtio rings, the VMM's vsock multiplexer) is attacked elsewhere or not at all; a decoder bug that these forms do not reach is for the fuzz targets.",
 		Severity:   probes.SeverityHigh,
