@@ -12,6 +12,6 @@ import (
 // table is every tool of this agent.
 func table() agent.Table {
 	t := tools.Table()
-	maps.Copy(t, attackTools())
+	maps.Copy(t, variant(attackTools()))
 	return t
 }
