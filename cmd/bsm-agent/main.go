@@ -44,10 +44,15 @@ const usage = `usage: bsm-agent serve --stdio [--keep-tree]
        bsm-agent version
 `
 
+// The first goroutine keeps the first thread until main knows whether it needs
+// it; see proc.RunTool. Only an init function can promise that.
+func init() { runtime.LockOSThread() }
+
 func main() {
 	if len(os.Args) >= 2 && os.Args[1] == "tool" {
 		os.Exit(runTool(os.Args[2:]))
 	}
+	runtime.UnlockOSThread()
 	params, ours, err := vm.Ours(fileDigest)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bsm-agent: not entering VM mode:", err)
@@ -89,7 +94,7 @@ func version() int {
 }
 
 // runTool is the first process of a call.
-func runTool(args []string) (code int) {
+func runTool(args []string) int {
 	if len(args) != 1 {
 		fmt.Fprint(os.Stderr, usage)
 		return exitUsage
@@ -98,10 +103,6 @@ func runTool(args []string) (code int) {
 	if !ok {
 		fmt.Fprintln(os.Stderr, "bsm-agent: no such tool")
 		return wire.ExitNoTool
-	}
-	if err := proc.BecomeTool(); err != nil {
-		fmt.Fprintln(os.Stderr, "bsm-agent: become child subreaper:", err)
-		return wire.ExitAgentError
 	}
 	params, err := io.ReadAll(io.LimitReader(os.Stdin, wire.MaxFrame))
 	if err != nil {
@@ -112,13 +113,20 @@ func runTool(args []string) (code int) {
 	if tool.Channel {
 		in.Channel = os.NewFile(proc.ChannelFD, "channel")
 	}
-	defer func() {
-		if p := recover(); p != nil {
-			fmt.Fprintln(os.Stderr, "bsm-agent: tool panicked:", p)
-			code = wire.ExitAgentError
-		}
-	}()
-	return tool.Run(context.Background(), in)
+	code, err := proc.RunTool(func() (code int) {
+		defer func() {
+			if p := recover(); p != nil {
+				fmt.Fprintln(os.Stderr, "bsm-agent: tool panicked:", p)
+				code = wire.ExitAgentError
+			}
+		}()
+		return tool.Run(context.Background(), in)
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bsm-agent:", err)
+		return wire.ExitAgentError
+	}
+	return code
 }
 
 // stdio is stdin and stdout as one stream.

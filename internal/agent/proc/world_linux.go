@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/brainst0rm/sandbox-redteam/internal/wire"
 )
 
@@ -139,7 +137,3 @@ func BootID() string {
 	}
 	return strings.TrimSpace(string(b))
 }
-
-// BecomeTool prepares this process to be the first of a call: it inherits the
-// orphans of its tree, so that they stay attributable.
-func BecomeTool() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
