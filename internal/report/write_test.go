@@ -1,0 +1,126 @@
+package report
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/brainst0rm/sandbox-redteam/internal/testreq"
+)
+
+func entries(t *testing.T, dir string) []string {
+	t.Helper()
+	list, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	names := []string{}
+	for _, e := range list {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func TestARegularFileIsReplacedAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "r.json")
+	require.NoError(t, os.WriteFile(path, []byte("old"), 0o600))
+	d, err := Open(path, nil)
+	require.NoError(t, err)
+	old, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, "old", string(old), "the old report stays until the new one is whole")
+	require.NoError(t, d.Write([]byte("new")))
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, "new", string(b))
+	fi, err := os.Stat(path)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), fi.Mode().Perm(), "the mode is kept")
+	require.Equal(t, []string{"r.json"}, entries(t, dir))
+}
+
+func TestALinkStaysALink(t *testing.T) {
+	dir := t.TempDir()
+	target, link := filepath.Join(dir, "target"), filepath.Join(dir, "link")
+	require.NoError(t, os.WriteFile(target, nil, 0o644))
+	require.NoError(t, os.Symlink(target, link))
+	d, err := Open(link, nil)
+	require.NoError(t, err)
+	require.NoError(t, d.Write([]byte("x")))
+	fi, err := os.Lstat(link)
+	require.NoError(t, err)
+	require.NotZero(t, fi.Mode()&os.ModeSymlink)
+	b, err := os.ReadFile(target)
+	require.NoError(t, err)
+	require.Equal(t, "x", string(b))
+}
+
+func TestDiscardLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	d, err := Open(filepath.Join(dir, "r.json"), nil)
+	require.NoError(t, err)
+	d.Discard()
+	d.Discard()
+	require.Empty(t, entries(t, dir))
+}
+
+func TestOpenRefusesBeforeTheRun(t *testing.T) {
+	dir := t.TempDir()
+	for path, want := range map[string]string{
+		"":                                 "empty",
+		dir:                                "is a directory",
+		filepath.Join(dir, "no", "r.json"): "no such file",
+		filepath.Join(dir, "x") + "\x00":   "invalid argument",
+	} {
+		_, err := Open(path, nil)
+		require.ErrorContains(t, err, want, path)
+	}
+	require.Empty(t, entries(t, dir))
+}
+
+func TestDevicesArewrittenInPlace(t *testing.T) {
+	testreq.Need(t, "linux")
+	d, err := Open("/dev/full", nil)
+	require.NoError(t, err)
+	require.ErrorContains(t, d.Write([]byte("x")), "no space left")
+	d, err = Open("/dev/null", nil)
+	require.NoError(t, err)
+	require.NoError(t, d.Write([]byte("x")))
+	fi, err := os.Stat("/dev/null")
+	require.NoError(t, err)
+	require.False(t, fi.Mode().IsRegular(), "the device was not replaced by a file")
+	var out bytes.Buffer
+	d, err = Open("-", &out)
+	require.NoError(t, err)
+	require.NoError(t, d.Write([]byte("x")))
+	require.Equal(t, "x", out.String())
+}
+
+func TestTableFitsItsWidth(t *testing.T) {
+	for _, width := range []int{80, 120} {
+		var b bytes.Buffer
+		require.NoError(t, Table(&b, sample(), width))
+		lines := strings.Split(strings.TrimRight(b.String(), "\n"), "\n")
+		require.Len(t, lines, 6)
+		for _, l := range lines {
+			require.Equal(t, width, utf8.RuneCountInString(l), l)
+		}
+		require.Contains(t, lines[1], "no token arrived")
+		require.Contains(t, lines[2], "ESCAPED")
+		require.Contains(t, lines[2], "shadow: the secret left")
+		require.Contains(t, lines[3], "inconclusive")
+		require.Contains(t, lines[4], "n=3 p50=500us p95=1.20s")
+		require.Contains(t, lines[5], "skipped")
+	}
+	require.Equal(t, []string{"P-A2-fs-escape: escaped: shadow: the secret left", "P-A3-process-escape: inconclusive: kill: the control did not succeed"}, Findings(sample()))
+}
+
+func TestTableOfANarrowTerminalStillHasLines(t *testing.T) {
+	var b bytes.Buffer
+	require.NoError(t, Table(&b, sample(), 1))
+	require.Equal(t, 6, strings.Count(b.String(), "\n"))
+}
