@@ -12,9 +12,11 @@ import (
 	"strings"
 )
 
-// metaPackages name the newest kernel for virtual machines: Debian's, Ubuntu's,
-// and Debian's general one.
-func metaPackages(arch string) []string {
+// metaPackages name the newest kernel, on Debian and on Ubuntu.
+func metaPackages(kernel, arch string) []string {
+	if kernel == DistroGeneric {
+		return []string{"linux-image-" + arch, "linux-image-generic"}
+	}
 	return []string{"linux-image-cloud-" + arch, "linux-image-virtual", "linux-image-" + arch}
 }
 
@@ -81,9 +83,9 @@ func (a apt) show(ctx context.Context, name string) (debPackage, error) {
 }
 
 // kernel returns the packages that hold the newest kernel and its modules.
-func (a apt) kernel(ctx context.Context, arch string) ([]debPackage, error) {
+func (a apt) kernel(ctx context.Context, o Options) ([]debPackage, error) {
 	var errs []error
-	for _, meta := range metaPackages(arch) {
+	for _, meta := range metaPackages(o.Kernel, o.Arch) {
 		p, err := a.show(ctx, meta)
 		for err == nil {
 			next := p.dependsOn("linux-image-")
@@ -163,7 +165,7 @@ func distroPackages(ctx context.Context, o Options) ([]string, error) {
 	}
 	var errs []error
 	if o.Arch == runtime.GOARCH {
-		paths, err := apt{}.get(ctx, o.Arch, dir)
+		paths, err := apt{}.get(ctx, o, dir)
 		if err == nil || errors.Is(err, ErrNoSpace) || ctx.Err() != nil {
 			return paths, err
 		}
@@ -172,7 +174,7 @@ func distroPackages(ctx context.Context, o Options) ([]string, error) {
 	own, err := privateApt(ctx, o)
 	if err == nil {
 		var paths []string
-		if paths, err = own.get(ctx, o.Arch, dir); err == nil {
+		if paths, err = own.get(ctx, o, dir); err == nil {
 			return paths, nil
 		}
 	}
@@ -180,14 +182,14 @@ func distroPackages(ctx context.Context, o Options) ([]string, error) {
 	return nil, fail("get the distribution's kernel for "+o.Arch, fix, errors.Join(append(errs, err)...))
 }
 
-func (a apt) get(ctx context.Context, arch, dir string) ([]string, error) {
-	packages, err := a.kernel(ctx, arch)
+func (a apt) get(ctx context.Context, o Options, dir string) ([]string, error) {
+	packages, err := a.kernel(ctx, o)
 	if err != nil {
 		return nil, err
 	}
 	var paths []string
 	for _, p := range packages {
-		path, err := a.fetch(ctx, p, arch, dir)
+		path, err := a.fetch(ctx, p, o.Arch, dir)
 		if err != nil {
 			return nil, err
 		}

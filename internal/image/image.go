@@ -43,8 +43,14 @@ const (
 	ManifestFile  = "manifest.json"
 )
 
-// Distro asks for the newest kernel package of the host's distribution.
-const Distro = "distro"
+// Kernels of the host's distribution, downloaded as packages.
+const (
+	// Distro is the newest one made for virtual machines.
+	Distro = "distro"
+	// DistroGeneric is the newest general one: bigger and slower to boot, but
+	// with drivers that the former lacks, such as 9p.
+	DistroGeneric = "distro-generic"
+)
 
 // Options says what to build. OutDir, CacheDir, Arch, Kernel and Agent are
 // required.
@@ -55,7 +61,7 @@ type Options struct {
 	CacheDir string
 	// Arch is amd64 or arm64.
 	Arch string
-	// Kernel is Distro, or the path of a bzImage, vmlinux or arm64 Image.
+	// Kernel is Distro, DistroGeneric, or the path of a bzImage, vmlinux or arm64 Image.
 	Kernel string
 	// ModulesDir holds the modules (lib/modules/RELEASE) of a Kernel given by
 	// path. Empty says that everything needed is built into it.
@@ -89,7 +95,7 @@ type File struct {
 type Manifest struct {
 	Format        int    `json:"format"`
 	Arch          string `json:"arch"`
-	KernelSource  string `json:"kernel_source"` // distro or path
+	KernelSource  string `json:"kernel_source"` // distro, distro-generic or path
 	KernelRelease string `json:"kernel_release"`
 	AgentSHA256   string `json:"agent_sha256"`
 	// Cmdline is what the guest must be booted with; backends may add to it.

@@ -14,10 +14,20 @@ import (
 
 // inputs are the files that a build starts from, hashed.
 type inputs struct {
-	source   string // Distro or "path"
+	source   string // Distro, DistroGeneric or sourcePath
 	packages []inputFile
 	kernel   inputFile
 	agent    inputFile
+}
+
+// sourcePath is the source of a kernel that the user gave.
+const sourcePath = "path"
+
+func (o Options) source() string {
+	if o.Kernel == Distro || o.Kernel == DistroGeneric {
+		return o.Kernel
+	}
+	return sourcePath
 }
 
 type inputFile struct {
@@ -30,7 +40,7 @@ func (in inputs) files() []File {
 	for _, p := range in.packages {
 		out = append(out, p.File)
 	}
-	if in.source != Distro {
+	if in.source == sourcePath {
 		out = append(out, in.kernel.File)
 	}
 	return append(out, in.agent.File)
@@ -44,16 +54,15 @@ func input(role, path string) (inputFile, error) {
 
 // gather finds and hashes the inputs, downloading kernel packages if need be.
 func gather(ctx context.Context, o Options) (inputs, error) {
-	in := inputs{source: "path"}
+	in := inputs{source: o.source()}
 	var err error
 	if in.agent, err = agentInput(o); err != nil {
 		return in, err
 	}
-	if o.Kernel != Distro {
+	if in.source == sourcePath {
 		in.kernel, err = kernelInput(o.Kernel)
 		return in, err
 	}
-	in.source = Distro
 	paths, err := distroPackages(ctx, o)
 	if err != nil {
 		return in, err
@@ -126,7 +135,7 @@ type source struct {
 
 func (in inputs) open(ctx context.Context, o Options) (*source, error) {
 	kernelPath, modules := in.kernel.path, o.ModulesDir
-	if in.source == Distro {
+	if in.source != sourcePath {
 		var err error
 		if kernelPath, modules, err = unpack(ctx, o, in.packages); err != nil {
 			return nil, err
@@ -137,7 +146,7 @@ func (in inputs) open(ctx context.Context, o Options) (*source, error) {
 	if s.kernel, err = os.ReadFile(kernelPath); err != nil {
 		return nil, ioError("read kernel", err)
 	}
-	if in.source != Distro && digest(s.kernel) != in.kernel.SHA256 {
+	if in.source == sourcePath && digest(s.kernel) != in.kernel.SHA256 {
 		return nil, fail("read kernel "+kernelPath, "build again", fmt.Errorf("%w: it changed while the image was being built", ErrKernelFormat))
 	}
 	if s.release, err = kernelRelease(s.kernel, o.Arch); err != nil {

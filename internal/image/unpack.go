@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -62,9 +63,15 @@ func unpack(ctx context.Context, o Options, packages []inputFile) (kernel, modul
 	return locate(dir, index)
 }
 
+// unwanted are drivers of real hardware, most of a general kernel's size.
+var unwanted = []string{"/kernel/sound/", "/drivers/gpu/", "/drivers/media/", "/drivers/net/wireless/", "/drivers/infiniband/", "/drivers/staging/"}
+
 // wanted picks the kernel and its modules out of a package.
 func wanted(path string) bool {
-	return filepath.IsLocal(path) && (strings.HasPrefix(path, "boot/vmlinuz-") || strings.Contains(path, "lib/modules/"))
+	if !filepath.IsLocal(path) || slices.ContainsFunc(unwanted, func(dir string) bool { return strings.Contains(path, dir) }) {
+		return false
+	}
+	return strings.HasPrefix(path, "boot/vmlinuz-") || strings.Contains(path, "lib/modules/")
 }
 
 func unpackOne(ctx context.Context, deb, dir string, index map[string]string) error {

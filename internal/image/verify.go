@@ -83,10 +83,13 @@ func Fresh(dir string, o Options) bool {
 	if err != nil || !has(m, agent.File) {
 		return false
 	}
-	if o.Kernel == Distro {
-		return m.KernelSource == Distro && freshPackages(m, o)
+	if m.KernelSource != o.source() {
+		return false
 	}
-	return m.KernelSource != Distro && freshKernel(m, o)
+	if m.KernelSource == sourcePath {
+		return freshKernel(m, o)
+	}
+	return freshPackages(m, o)
 }
 
 func has(m Manifest, f File) bool { return slices.Contains(m.Inputs, f) }

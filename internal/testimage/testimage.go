@@ -17,8 +17,13 @@ import (
 	"github.com/brainst0rm/sandbox-redteam/internal/testreq"
 )
 
-// ensure runs once per test process; tests share the result.
-var ensure = sync.OnceValues(func() (image.Manifest, error) {
+// An image is made once per test process; tests share the result.
+var (
+	plain   = sync.OnceValues(func() (image.Manifest, error) { return ensure(image.Distro) })
+	general = sync.OnceValues(func() (image.Manifest, error) { return ensure(image.DistroGeneric) })
+)
+
+func ensure(kernel string) (image.Manifest, error) {
 	ctx := context.Background()
 	agent, sum, err := agentbin.Find(ctx, "")
 	if err != nil {
@@ -28,8 +33,8 @@ var ensure = sync.OnceValues(func() (image.Manifest, error) {
 	if err != nil {
 		return image.Manifest{}, err
 	}
-	return image.Ensure(ctx, image.Options{CacheDir: cache, Arch: runtime.GOARCH, Kernel: image.Distro, Agent: agent, AgentSHA256: sum})
-})
+	return image.Ensure(ctx, image.Options{CacheDir: cache, Arch: runtime.GOARCH, Kernel: kernel, Agent: agent, AgentSHA256: sum})
+}
 
 // Dir returns the directory of the default image for this machine. It skips
 // where apt is missing, unless the job requires it; any other failure is a
@@ -42,8 +47,19 @@ func Dir(t testing.TB) string {
 // Manifest is like Dir and returns the image's manifest.
 func Manifest(t testing.TB) image.Manifest {
 	t.Helper()
+	return need(t, plain)
+}
+
+// General is like Manifest for the distribution's general kernel, which has 9p.
+func General(t testing.TB) image.Manifest {
+	t.Helper()
+	return need(t, general)
+}
+
+func need(t testing.TB, get func() (image.Manifest, error)) image.Manifest {
+	t.Helper()
 	testreq.Need(t, "apt-get", "go")
-	m, err := ensure()
+	m, err := get()
 	require.NoError(t, err, "build the guest image")
 	return m
 }
