@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/brainst0rm/sandbox-redteam/internal/gate"
+	"github.com/brainst0rm/sandbox-redteam/internal/report"
+)
+
+type gateOptions struct {
+	baseline, failOn string
+	allowEmpty       bool
+}
+
+func (a *App) gateCommand() *cobra.Command {
+	var o gateOptions
+	c := &cobra.Command{
+		Use: "gate REPORT", Short: "Turn a report into a job's success or failure",
+		Example: "  bsm-redteam gate report.json --baseline main.json",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef("gate needs one report file, but got %d", len(args))
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error { return a.gate(args[0], o) },
+	}
+	c.Flags().StringVar(&o.baseline, "baseline", "", "earlier report of the same backend to compare with")
+	c.Flags().StringVar(&o.failOn, "fail-on", string(gate.FailOnFailure), "failure (includes regressions), regression or never")
+	c.Flags().BoolVar(&o.allowEmpty, "allow-empty", false, "accept a report in which everything was skipped")
+	return c
+}
+
+func (a *App) gate(path string, o gateOptions) error {
+	if err := oneOf("--fail-on", o.failOn, gate.FailOns()...); err != nil {
+		return err
+	}
+	r, err := report.ReadFile(path)
+	if err != nil {
+		return usage(err)
+	}
+	opts := gate.Options{FailOn: gate.FailOn(o.failOn), AllowEmpty: o.allowEmpty}
+	if o.baseline != "" {
+		base, err := report.ReadFile(o.baseline)
+		if err != nil {
+			return usagef("--baseline: %w", err)
+		}
+		opts.Baseline = &base
+	}
+	d, err := gate.Gate(r, opts)
+	if err != nil {
+		return usagef("--baseline %s: %w", o.baseline, err)
+	}
+	word, code := "gate passed: ", ExitClean
+	if !d.OK {
+		word, code = "gate failed: ", ExitFindings
+	}
+	for _, reason := range d.Reasons {
+		// A report may come from anywhere: its texts are not ours to trust.
+		if _, err := io.WriteString(a.Out, fmt.Sprintln(word+plain(reason))); err != nil {
+			return written(err)
+		}
+	}
+	return silent(code)
+}

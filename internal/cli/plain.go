@@ -1,0 +1,18 @@
+package cli
+
+import (
+	"github.com/brainst0rm/sandbox-redteam/backends"
+	"github.com/brainst0rm/sandbox-redteam/internal/untrusted"
+)
+
+// maxPlain bounds a text of a report on the screen.
+const maxPlain = 2000
+
+// plain renders a text of unknown origin as one line of printable ASCII.
+func plain(s string) string {
+	line := untrusted.Line(backends.NewText([]byte(s)), maxPlain)
+	if len(line) >= 2 && line == `"`+s+`"` {
+		return s // nothing had to be escaped
+	}
+	return line
+}
