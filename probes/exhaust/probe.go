@@ -24,7 +24,7 @@ const (
 	callDeadline = 20 * time.Second
 	life         = 15 * time.Second
 	// hold is how long the payload keeps what it got, for the meter.
-	hold = 60 * time.Millisecond
+	hold     = 60 * time.Millisecond
 	recovery = 5 * time.Second
 )
 
