@@ -18,14 +18,16 @@ const (
 	FSBlockScan = "block-scan"
 	FSDiskWrite = "disk-write"
 	FSSocket    = "runtime-socket"
+	FSKnownSock = "runtime-socket-known"
 	FSDevMem    = "dev-mem"
 )
 
 // FSEscapeParams are the parameters of FSEscape.
 type FSEscapeParams struct {
 	Nonce string `json:"nonce"`
-	// Cases are tried; empty means all.
-	Cases []string `json:"cases,omitempty"`
+	// VM is set for a guest kernel of ours: only there are shared directories
+	// mounted and its own disks written.
+	VM bool `json:"vm,omitempty"`
 	// Path is the canary's absolute path on the host; its last element is
 	// unique.
 	Path string `json:"path"`
@@ -37,19 +39,23 @@ type FSEscapeParams struct {
 	// EnvName is the variable whose value is looked for in every readable
 	// environment. No other variable is brought back.
 	EnvName string `json:"env_name,omitempty"`
-	// Marker stands right before the secret wherever it is stored raw. It is
-	// what a scan of a block device looks for.
-	Marker string `json:"marker,omitempty"`
+	// Marker is what the canary's content begins with. It tells the canary
+	// from any other file, and is what a scan of a block device looks for.
+	Marker string `json:"marker"`
 	// ScanBytes bounds the scan of each device. Zero means 32 MiB.
 	ScanBytes int64 `json:"scan_bytes,omitempty"`
 	// Devices are scanned and written besides those found inside: the control
 	// hands in an image file here.
 	Devices []string `json:"devices,omitempty"`
-	// DiskWrite asks for DiskToken to be written into the last sector of each
-	// of its own disks. The previous bytes come back as Data; Restore puts them back.
-	DiskWrite bool          `json:"disk_write,omitempty"`
-	DiskToken string        `json:"disk_token,omitempty"`
-	Restore   []DiskContent `json:"restore,omitempty"`
+	// DiskToken is written into the last sector of Devices and, in a VM, of
+	// its own disks. The previous bytes come back as Data, their place as
+	// Detail. Empty means that no disk is written.
+	DiskToken string `json:"disk_token,omitempty"`
+	// Restore puts such bytes back. With it nothing else is done.
+	Restore []DiskContent `json:"restore,omitempty"`
+	// CanaryOnly leaves block devices and runtime sockets alone that were not
+	// handed in. Only the control sets it, which runs on the host itself.
+	CanaryOnly bool `json:"canary_only,omitempty"`
 	// PlantFD makes the payload open "/" before it looks for inherited
 	// directory descriptors, as a careless launcher would. Only the control
 	// sets it.
@@ -59,6 +65,12 @@ type FSEscapeParams struct {
 	Socket      string `json:"socket,omitempty"`
 	SocketToken string `json:"socket_token,omitempty"`
 }
+
+// FactReadable begins the name of the fact that a device could be read.
+const FactReadable = "readable "
+
+// SectorSize is how much of a disk is written.
+const SectorSize = 512
 
 // DiskContent is a sector to be put back.
 type DiskContent struct {

@@ -1,0 +1,144 @@
+// Package fsescape is P-A2: can anything inside read or change a file of the
+// host?
+package fsescape
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/brainst0rm/sandbox-redteam/backends"
+	"github.com/brainst0rm/sandbox-redteam/internal/attack"
+	"github.com/brainst0rm/sandbox-redteam/internal/canary"
+	"github.com/brainst0rm/sandbox-redteam/probes"
+)
+
+// toolDeadline bounds one execution of the payload.
+const toolDeadline = 10 * time.Second
+
+// New returns the probe.
+func New() probes.Probe {
+	return probes.Probe{
+		Name:        "P-A2-fs-escape",
+		Class:       probes.ClassFSEscape,
+		Expectation: probes.ShouldFail,
+		Description: "Tries to read and to append to one canary file of the host: by its path and by detours and links to it, through the root and cwd links of every process in sight, " +
+			"through inherited directory descriptors, by its file handle, below every mount and shared directory, in raw block devices, and in the environments of processes. " +
+			"It also writes to its own disk, connects to runtime sockets and opens the machine's memory.",
+		Why: "The secret is a fresh random token that is only in the canary and never enters the sandbox. It is searched in everything that comes out, also encoded, compressed, reversed or split; " +
+			"inotify and a digest on the host show every open, read and change, whatever the guest says. The file belongs to the host identity that the sandbox maps to, and an open agent with that identity did read and change one in the same ways, so file permissions are not what held.",
+		Limits: "One canary stands for the host's files: a path that the policy mounts on purpose is not searched for other secrets. A way that has no control here (file handles without CAP_DAC_READ_SEARCH, for one) is listed as not tested. " +
+			"/dev/mem and runtime sockets are posture: they are opened, not used.",
+		Severity:    probes.SeverityCritical,
+		Harm:        "host leak",
+		Techniques:  []string{"F01", "F02", "F03", "F04", "F06", "F09", "F10", "F11", "F12", "F13", "F23", "P04"},
+		ATTACK:      []string{"T1611", "T1005", "T1552.001", "T1006"},
+		References:  []string{"man 5 proc", "man 2 open_by_handle_at", "man 7 inotify", "CVE-2019-5736", "CVE-2024-21626", "CVE-2022-0492"},
+		Needs:       []probes.Need{probes.NeedColocation},
+		SideEffects: []probes.SideEffect{probes.EffectWrites},
+		Run:         run,
+	}
+}
+
+// images is a sandbox that names the files on the host that it runs from and
+// that nothing inside may change.
+type images interface{ ImageFiles() []string }
+
+// trial is one execution of the payload with everything that watched it.
+type trial struct {
+	canary.Trial
+	access  canary.Access
+	lookErr error
+	// leak is the encoding in which each secret came out, "" for none.
+	fileLeak, envLeak, imageLeak string
+	disk                         diskResult
+	socket                       bool
+	strangers                    int
+}
+
+func run(ctx context.Context, env *probes.Env) (probes.Outcome, error) {
+	o := probes.Outcome{Evidence: map[string]any{}}
+	id := canary.Identity(env.Sandbox)
+	dir, remove, err := canary.Reachable(env.Dir, id)
+	if err != nil {
+		return o, fmt.Errorf("make a place for the canaries: %w", err)
+	}
+	defer func() {
+		if err := remove(); err != nil {
+			env.Log.Warn("canary directory not removed", "err", err)
+		}
+	}()
+
+	control := probes.Control{Target: "open agent on this host"}
+	cw, err := newWatch(env, dir, id)
+	if err != nil {
+		return o, err
+	}
+	defer cw.stop()
+	controlled := trial{}
+	open, err := env.Open(ctx, probes.OpenOptions{})
+	if err != nil {
+		control.Summary = "no open target: " + err.Error()
+	} else {
+		controlled = cw.execute(ctx, open, cw.images(), func(p *attack.FSEscapeParams) { p.PlantFD, p.CanaryOnly = true, true })
+		if controlled.Err != nil {
+			control.Summary = controlled.Err.Error()
+		}
+		if err := open.Close(); err != nil {
+			env.Log.Warn("open target did not close", "err", err)
+		}
+	}
+
+	cHealth := cw.check(ctx)
+
+	aw, err := newWatch(env, dir, id)
+	if err != nil {
+		return o, err
+	}
+	defer aw.stop()
+	machine := isMachine(env.Sandbox)
+	var watched []string
+	im, known := env.Sandbox.(images)
+	if known {
+		watched = im.ImageFiles()
+	}
+	attacked := aw.execute(ctx, env.Sandbox, watched, func(p *attack.FSEscapeParams) { p.VM = machine })
+	o.Cases = cases(view{control: controlled, attack: attacked, cHealth: cHealth, aHealth: aw.check(ctx),
+		controlSecret: cw.secret.Token, attackSecret: aw.secret.Token, machine: machine, imagesKnown: known})
+	if attacked.Report != nil {
+		o.Attempts = attacked.Report.Attempts
+		o.Evidence["facts"] = len(attacked.Report.Facts)
+	} else {
+		o.Evidence["payload"] = attacked.Err.Error()
+	}
+	judge(&o, control, attacked)
+	return o, nil
+}
+
+func isMachine(sb backends.Sandbox) bool {
+	m, ok := sb.(backends.Machine)
+	return ok && m.IsMachine()
+}
+
+func judge(o *probes.Outcome, control probes.Control, t trial) {
+	o.Judge(probes.SeverityCritical)
+	controlled, required := 0, 0
+	for _, c := range o.Cases {
+		if c.Required {
+			required++
+			if c.Controlled {
+				controlled++
+			}
+		}
+	}
+	control.OK = required > 0 && controlled == required
+	if control.Summary == "" {
+		control.Summary = fmt.Sprintf("%d of %d required ways led to the canary", controlled, required)
+	}
+	o.Control = control
+	leaked := "secret in no output"
+	if t.fileLeak+t.envLeak+t.imageLeak != "" {
+		leaked = "secret in the output"
+	}
+	o.Witness = probes.Witness{Kind: "canary file, inotify and digest", Summary: leaked + ", file " + t.access.String()}
+}
