@@ -62,7 +62,20 @@ type instance struct {
 
 func start(t *testing.T, args ...string) *instance {
 	t.Helper()
-	i := &instance{t: t, cmd: exec.Command(binary, append([]string{"serve", "--stdio"}, args...)...), ended: make(chan struct{})}
+	i := attach(t, exec.Command(binary, append([]string{"serve", "--stdio"}, args...)...))
+	n := wire.NewNonce()
+	_, err := i.stdin.Write(wire.Preamble(n))
+	require.NoError(t, err)
+	_, err = wire.AwaitPreamble(i.r, n, 0)
+	require.NoError(t, err)
+	i.hello = receive[*wire.Hello](i)
+	return i
+}
+
+// attach starts cmd, whose stdin and stdout are an agent's.
+func attach(t *testing.T, cmd *exec.Cmd) *instance {
+	t.Helper()
+	i := &instance{t: t, cmd: cmd, ended: make(chan struct{})}
 	i.cmd.Stderr = os.Stderr
 	var err error
 	i.stdin, err = i.cmd.StdinPipe()
@@ -87,12 +100,6 @@ func start(t *testing.T, args ...string) *instance {
 	require.NoError(t, out.SetDeadline(time.Now().Add(2*patience)))
 	i.r = bufio.NewReader(out)
 	i.fr = wire.NewFrameReader(i.r, 0, 0)
-	n := wire.NewNonce()
-	_, err = i.stdin.Write(wire.Preamble(n))
-	require.NoError(t, err)
-	_, err = wire.AwaitPreamble(i.r, n, 0)
-	require.NoError(t, err)
-	i.hello = receive[*wire.Hello](i)
 	return i
 }
 
