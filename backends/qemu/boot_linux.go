@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	binary = "qemu-system-x86_64"
+	program = "qemu-system-x86_64"
 	// minMemMiB is what the distribution's kernel and the agent need.
 	minMemMiB = 96
 	imageFix  = "bsm-redteam image build"
@@ -44,9 +44,9 @@ func (s *Sandbox) preflight(ctx context.Context) (*run, error) {
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
 		return nil, unavailable("check the platform", fmt.Errorf("this version boots amd64 guests on linux/amd64, this is %s/%s", runtime.GOOS, runtime.GOARCH), "use --sandbox mock")
 	}
-	path, err := exec.LookPath(binary)
+	path, err := exec.LookPath(program)
 	if err != nil {
-		return nil, unavailable("find "+binary, err, qemuFix)
+		return nil, unavailable("find "+program, err, qemuFix)
 	}
 	if s.o.Image == "" {
 		return nil, unavailable("find the guest image", errors.New("none is named"), imageFix)

@@ -69,7 +69,9 @@ func (s *Sandbox) restore(ctx context.Context) (_ *vm, err error) {
 
 // Reset replaces the running instance by a fresh one from the golden snapshot
 // and verifies it.
-func (s *Sandbox) Reset(ctx context.Context) (backends.ResetState, error) { return s.ResetIgnoring(ctx) }
+func (s *Sandbox) Reset(ctx context.Context) (backends.ResetState, error) {
+	return s.ResetIgnoring(ctx)
+}
 
 // ResetIgnoring is Reset with the comparison of some sources switched off.
 func (s *Sandbox) ResetIgnoring(ctx context.Context, off ...backends.Source) (backends.ResetState, error) {
@@ -148,17 +150,26 @@ func (s *Sandbox) verify(ctx context.Context, v *vm, off ...backends.Source) (ba
 			}
 			return n.Count, err
 		},
-		VMMState: func(ctx context.Context) (string, error) {
-			st, err := v.status(ctx)
-			if err == nil && h.status != nil {
-				st = h.status(st)
-			}
-			if err == nil && s.leaks[leakLyingQMP] {
-				st = integrity.StateRunning
-			}
-			return st, err
-		},
+		VMMState: func(ctx context.Context) (string, error) { return s.reportedState(ctx, v) },
 	}, off...)
+}
+
+// reportedState is what QEMU's API says, tampers and leaks included.
+func (s *Sandbox) reportedState(ctx context.Context, v *vm) (string, error) {
+	st, err := v.status(ctx)
+	if err != nil {
+		return "", err
+	}
+	s.mu.Lock()
+	lie := s.hooks.status
+	s.mu.Unlock()
+	if lie != nil {
+		st = lie(st)
+	}
+	if s.leaks[leakLyingQMP] {
+		st = integrity.StateRunning
+	}
+	return st, nil
 }
 
 // substrate digests everything that a restore rests on. The disk is read in

@@ -78,10 +78,11 @@ type run struct {
 	shareDir             *os.File
 	baselineKind         string
 
-	ram, dev *golden // under op
-	goldHash string
-	epoch    string
-	bootID   string
+	ram, dev  *golden   // under op
+	displaced []*golden // replaced by a tamper; under op
+	goldHash  string
+	epoch     string
+	bootID    string
 
 	reaping sync.WaitGroup // old instances on their way out
 	reapMu  sync.Mutex
@@ -89,7 +90,13 @@ type run struct {
 }
 
 // New makes a sandbox that is not booted. It touches nothing on the host.
-func New(o backends.Options) (backends.Sandbox, error) { return newSandbox(o) }
+func New(o backends.Options) (backends.Sandbox, error) {
+	s, err := newSandbox(o)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
 
 func newSandbox(o backends.Options) (*Sandbox, error) {
 	l, err := parseLeaks(o.Leaks)
@@ -191,7 +198,7 @@ func (s *Sandbox) Execute(ctx context.Context, inv backends.Invocation) (backend
 	})
 	switch {
 	case err == nil:
-		return ex, nil
+		return s.promote(ex), nil
 	case errors.Is(err, guest.ErrUnconfirmed):
 		deadline := inv.Deadline
 		if deadline == 0 {
@@ -268,7 +275,9 @@ func (s *Sandbox) teardown() error {
 			errs = append(errs, f.Close())
 		}
 	}
-	errs = append(errs, r.ram.close(), r.dev.close())
+	for _, g := range append(r.displaced, r.ram, r.dev) {
+		errs = append(errs, g.close())
+	}
 	if r.dir != "" {
 		errs = append(errs, os.RemoveAll(r.dir), r.dirRec.Done())
 	}

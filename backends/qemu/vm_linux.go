@@ -27,6 +27,7 @@ type vm struct {
 	dirRec *ledger.Entry
 	qmp    *qmp.Client
 	client *guest.Client
+	signal io.Closer // leak: the host's end of the port that signals
 }
 
 // socketDir makes the private directory for one QEMU's sockets, short enough
@@ -125,7 +126,7 @@ func (s *Sandbox) launchVM(ctx context.Context, spec vmSpec, ram *os.File) (_ *v
 		return err
 	})
 	if err == nil && signalSock != nil {
-		err = s.serveSignals(v)
+		v.signal, err = serveSignals(ctx, filepath.Join(v.dir, "signal.sock"))
 	}
 	return v, err
 }
@@ -151,7 +152,7 @@ func (s *Sandbox) connect(ctx context.Context, v *vm) error {
 			Dial: func(ctx context.Context) (io.ReadWriteCloser, error) {
 				return dialUnix(ctx, filepath.Join(v.dir, "agent.sock"))
 			},
-			AgentSHA256: s.r.agentSHA256, Grace: s.grace(), FrameTimeout: s.frame, NoLimits: s.leaks[leakNoLimits], Log: s.log,
+			AgentSHA256: s.r.agentSHA256, FrameTimeout: s.frame, NoLimits: s.leaks[leakNoLimits], Log: s.log,
 		})
 		if err != nil {
 			return err
@@ -166,6 +167,9 @@ func (v *vm) kill() error {
 	var errs []error
 	if v.client != nil {
 		errs = append(errs, ignoreClosed(v.client.Close()))
+	}
+	if v.signal != nil {
+		errs = append(errs, v.signal.Close())
 	}
 	if v.qmp != nil {
 		errs = append(errs, v.qmp.Close())
