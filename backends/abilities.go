@@ -159,3 +159,19 @@ type Renderer interface {
 	// "terminal", "markdown" or "xml", and false for a kind that it lacks.
 	Render(kind string, t Text) (string, bool)
 }
+
+// Images is a sandbox that runs from image files on the host which nothing
+// inside is meant to change: a read-only disk, a golden snapshot. A writable
+// overlay is not one of them. P-A2 writes to the disk from inside and looks for
+// it here.
+type Images interface {
+	ImageFiles() []string
+}
+
+// SharedTerminal is a sandbox whose processes have a terminal of the host as
+// their controlling one. What is pushed back into it is read by the host.
+type SharedTerminal interface {
+	// HostTerminal is the path of that terminal on the host, and false where
+	// there is none.
+	HostTerminal() (path string, ok bool)
+}
