@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -55,6 +56,11 @@ func (s *Sandbox) preflight(ctx context.Context) (*run, error) {
 	if err != nil {
 		return nil, unavailable("check the guest image", err, imageFix)
 	}
+	if s.leaks[leakSharedDir] && !slices.Contains(m.Groups["share"], "9p.ko") {
+		if m, err = s.generalImage(ctx); err != nil {
+			return nil, unavailable("build a guest image that knows 9p", err, "apt-get must be able to fetch the general kernel package")
+		}
+	}
 	if m.Arch != "amd64" {
 		return nil, unavailable("check the guest image", fmt.Errorf("it is for %s, this host is amd64", m.Arch), imageFix+" --arch amd64")
 	}
@@ -83,6 +89,19 @@ func (s *Sandbox) preflight(ctx context.Context) (*run, error) {
 		return nil, unavailable("load the baseline", errors.New("one is required and none is named"), baseline.Fix)
 	}
 	return r, nil
+}
+
+// generalImage makes the image of the distribution's general kernel, since the
+// one for virtual machines cannot mount a host's directory.
+func (s *Sandbox) generalImage(ctx context.Context) (image.Manifest, error) {
+	if s.o.Agent == "" {
+		return image.Manifest{}, errors.New("no agent is named to build it with")
+	}
+	cache, err := image.DefaultCacheDir()
+	if err != nil {
+		return image.Manifest{}, err
+	}
+	return image.Ensure(ctx, image.Options{CacheDir: cache, Arch: runtime.GOARCH, Kernel: image.DistroGeneric, Agent: s.o.Agent, Log: s.log})
 }
 
 // step runs one named part of a boot or reset and names it in the error.

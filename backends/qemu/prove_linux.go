@@ -239,6 +239,8 @@ func (s *Sandbox) proveFrames(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// Padded so that the length before it is valid UTF-8 as well.
+	body = append(body, bytes.Repeat([]byte(" "), 0x170-len(body))...)
 	var frame bytes.Buffer
 	if err := wire.WriteFrame(&frame, body); err != nil {
 		return err
