@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
 	"github.com/brainst0rm/sandbox-redteam/internal/fuse"
+	"github.com/brainst0rm/sandbox-redteam/internal/open"
 	"github.com/brainst0rm/sandbox-redteam/probes"
 )
 
-// open starts the open target for a control.
-func (s *session) open(ctx context.Context, sb backends.Sandbox, dir string, o probes.OpenOptions) (probes.Target, error) {
+// openTarget starts the open target for a control: with the host identity that
+// the sandboxed agent would have, so that permissions never look like a boundary.
+func (s *session) openTarget(ctx context.Context, sb backends.Sandbox, dir string, o probes.OpenOptions) (probes.Target, error) {
 	if s.Open != nil {
 		return s.Open(ctx, sb, o)
 	}
@@ -22,7 +25,19 @@ func (s *session) open(ctx context.Context, sb backends.Sandbox, dir string, o p
 		}
 		return target(exec, closer), nil
 	}
-	return nil, errors.New("no agent to run on this host")
+	if s.Agent == "" {
+		return nil, errors.New("no agent to run on this host; fix: name one with --agent")
+	}
+	c := open.Config{Agent: s.Agent, Dir: dir, MemoryBytes: o.MemoryBytes, Pids: o.Pids, KeepTree: o.KeepTree,
+		Credential: backends.Credential{UID: os.Geteuid(), GID: os.Getegid()}, Ledger: s.Ledger, Log: s.log}
+	if id, ok := sb.(backends.HostIdentity); ok {
+		c.Credential = id.HostCredential()
+	}
+	t, err := open.Start(ctx, c)
+	if err != nil {
+		return nil, err // not a typed nil in a non-nil interface
+	}
+	return t, nil
 }
 
 func (s *session) fuse(ctx context.Context) error {
