@@ -90,7 +90,7 @@ func (m *machine) dial(ctx context.Context) (io.ReadWriteCloser, error) {
 func boot(t *testing.T, img image.Manifest, cmdline string, extra ...string) func(path string) string {
 	t.Helper()
 	emulator := emulators[runtime.GOARCH]
-	testreq.Need(t, emulator.binary)
+	testreq.Need(t, "qemu")
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	t.Cleanup(cancel)
 	dir := t.TempDir()

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -20,7 +21,8 @@ const EnvVar = "BSM_REQUIRE"
 
 // Need skips or fails t unless this machine has every named thing: "root",
 // "linux", "kvm", "cgroup" (a memory and pids cgroup of our own can be made),
-// "userns" (an unprivileged user namespace), or else the name of a binary.
+// "userns" (an unprivileged user namespace), "qemu" (the system emulator of this
+// architecture), or else the name of a binary.
 func Need(t testing.TB, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -66,11 +68,17 @@ func check(name string) error {
 		}
 		return nil
 	}
+	if name == "qemu" {
+		name = emulators[runtime.GOARCH]
+	}
 	if _, err := exec.LookPath(name); err != nil {
 		return fmt.Errorf("%s is not in PATH; fix: sudo apt-get install %s", name, debian(name))
 	}
 	return nil
 }
+
+// emulators are what "qemu" stands for.
+var emulators = map[string]string{"amd64": "qemu-system-x86_64", "arm64": "qemu-system-aarch64"}
 
 // debian names the package that ships a binary.
 func debian(binary string) string {
