@@ -78,6 +78,8 @@ type Entry struct {
 	Title string
 	// Real is false for the mock: it is no boundary.
 	Real bool
+	// NeedsImage is set for backends with a guest kernel of their own.
+	NeedsImage bool
 	// Doctor says whether this host can run the backend, without spawning
 	// anything that outlives it.
 	Doctor func(ctx context.Context, o Options) Diagnosis

@@ -11,8 +11,6 @@ import (
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
 	backendcatalog "github.com/brainst0rm/sandbox-redteam/backends/catalog"
-	"github.com/brainst0rm/sandbox-redteam/internal/agentbin"
-	"github.com/brainst0rm/sandbox-redteam/internal/ledger"
 	"github.com/brainst0rm/sandbox-redteam/internal/nearest"
 	"github.com/brainst0rm/sandbox-redteam/internal/report"
 	"github.com/brainst0rm/sandbox-redteam/probes"
@@ -34,9 +32,11 @@ func (a *App) run(ctx context.Context, o *runOptions) error {
 	if dest != nil {
 		defer dest.Discard()
 	}
-	if err := a.equip(ctx, o, r); err != nil {
+	k, err := a.equip(ctx, o.sandboxOptions, r.Policy)
+	if err != nil {
 		return err
 	}
+	k.into(r)
 	p := newProgress(a.Err, a.Terminal)
 	r.Watch = p.event
 	rep, runErr := r.Run(ctx)
@@ -80,47 +80,6 @@ func (a *App) prepare(o *runOptions) (*runner.Runner, error) {
 		LatencyBudget: o.latBudget, RawSamples: o.rawSamples, Budgets: budgets,
 		Version: a.Version, Log: a.logger(o.verbose),
 	}, nil
-}
-
-// equip gives the runner its ledger, agent and sandboxes.
-func (a *App) equip(ctx context.Context, o *runOptions, r *runner.Runner) error {
-	entry, err := backendcatalog.Lookup(a.Backends(), o.sandbox)
-	if err != nil {
-		return usage(err)
-	}
-	if r.Ledger, err = ledger.Open(""); err != nil {
-		return findings(err)
-	}
-	opts := backends.Options{
-		Agent: o.agent, Image: o.image, Baseline: o.baseline, RequireBaseline: o.requireBaseline,
-		Limits: r.Policy.Limits, Leaks: r.Leaks, Ledger: r.Ledger, Log: r.Log,
-	}
-	if err := a.findAgent(ctx, entry, &opts); err != nil {
-		return err
-	}
-	r.Agent = opts.Agent
-	r.New = func() (backends.Sandbox, error) { return entry.New(opts) }
-	return nil
-}
-
-// findAgent finds or builds the agent, unless the backend is not there anyway
-// or runs none.
-func (a *App) findAgent(ctx context.Context, entry backends.Entry, opts *backends.Options) error {
-	if !entry.Real {
-		return nil
-	}
-	if _, err := entry.New(*opts); errors.Is(err, backends.ErrNotAvailable) {
-		return nil
-	}
-	path, _, err := agentbin.Find(ctx, opts.Agent)
-	if err != nil && opts.Agent != "" {
-		return usagef("--agent: %w", err)
-	}
-	if err != nil {
-		return findings(fmt.Errorf("find the agent: %w", err))
-	}
-	opts.Agent = path
-	return nil
 }
 
 func checkLeaks(entry backends.Entry, names []string, ownHost bool) error {
