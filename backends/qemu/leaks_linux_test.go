@@ -6,28 +6,28 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
-	"github.com/brainst0rm/sandbox-redteam/internal/agentbin"
-	"github.com/brainst0rm/sandbox-redteam/internal/testimage"
-	"github.com/brainst0rm/sandbox-redteam/internal/testreq"
 )
-
-// testAgent is the agent that the test image holds.
-func testAgent(t *testing.T) string {
-	t.Helper()
-	testreq.Need(t, "go")
-	path, _, err := agentbin.Find(t.Context(), "")
-	require.NoError(t, err)
-	return path
-}
 
 func TestLeaksAreReal(t *testing.T) {
 	for _, l := range Leaks() {
 		t.Run(l.Name, func(t *testing.T) {
-			sb, err := New(backends.Options{Image: testimage.Dir(t), Agent: testAgent(t), Leaks: []string{l.Name}})
-			require.NoError(t, err)
+			sb := newTest(t, l.Name)
 			require.NoError(t, sb.Boot(t.Context()))
-			defer func() { require.NoError(t, sb.Shutdown(t.Context())) }()
 			require.NoError(t, l.Prove(t.Context(), sb))
 		})
 	}
+}
+
+// TestProofsFailWithoutTheLeak keeps the ground truth from being a formality.
+func TestProofsFailWithoutTheLeak(t *testing.T) {
+	sb := newTest(t)
+	for _, l := range Leaks() {
+		t.Run(l.Name, func(t *testing.T) {
+			require.NoError(t, sb.Boot(t.Context()))
+			require.Error(t, l.Prove(t.Context(), sb))
+		})
+	}
+	other, err := New(backends.Options{Leaks: []string{"user-net"}})
+	require.NoError(t, err)
+	require.Error(t, Leaks()[0].Prove(t.Context(), other), "not booted")
 }
