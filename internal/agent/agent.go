@@ -148,10 +148,7 @@ func Serve(ctx context.Context, rw io.ReadWriteCloser, o Options) error {
 	s.replace(nil)
 	cancel()
 	s.calls.Wait()
-	if cerr := rw.Close(); err == nil && cerr != nil && !errors.Is(cerr, io.ErrClosedPipe) {
-		// The stream is finished either way; a second Close is no failure.
-		err = nil
-	}
+	_ = rw.Close() // the stream is finished either way
 	return err
 }
 

@@ -55,7 +55,7 @@ func (s *server) refuse(sess *session, d *wire.ToolDispatch, code int, why strin
 // flight until its result is on its way.
 func (s *server) finish(sess *session, d *wire.ToolDispatch, r *wire.ToolResult) {
 	r.Type, r.CommandID = wire.TypeToolResult, d.CommandID
-	body, err := encodeResult(r)
+	body, err := wire.Encode(r)
 	// Freed first inside the write lock: the host may use the id again as soon
 	// as it has read the result.
 	s.write(sess, func(w io.Writer) {
@@ -66,23 +66,6 @@ func (s *server) finish(sess *session, d *wire.ToolDispatch, r *wire.ToolResult)
 			_ = wire.WriteFrame(w, body)
 		}
 	})
-}
-
-// encodeResult falls back to base64 when escaping makes the frame too long, as
-// it does for megabytes of control characters.
-func encodeResult(r *wire.ToolResult) ([]byte, error) {
-	body, err := wire.Encode(r)
-	if err != nil || len(body) <= wire.MaxFrame {
-		return body, err
-	}
-	for _, f := range [][2]*string{{&r.Stdout, &r.StdoutEncoding}, {&r.Stderr, &r.StderrEncoding}} {
-		raw, err := wire.Output(*f[0], *f[1])
-		if err != nil {
-			return nil, err
-		}
-		*f[0], *f[1] = base64Text(raw), wire.EncodingBase64
-	}
-	return wire.Encode(r)
 }
 
 // run runs one call and answers it, unless its session has ended.

@@ -62,7 +62,7 @@ func (c *capture) into(text, encoding *string, length *int64, sum *string) []byt
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
-	wire.SetOutput(text, encoding, c.buf)
+	setOutput(text, encoding, c.buf)
 	if c.sum != nil {
 		*length, *sum = c.total, hex.EncodeToString(c.sum.Sum(nil))
 	}
@@ -78,4 +78,32 @@ func (c *capture) free() {
 	c.held, c.buf = 0, nil
 }
 
-func base64Text(b []byte) string { return base64.StdEncoding.EncodeToString(b) }
+// escapeWorth is the size from which the length of an output's escapes counts.
+const escapeWorth = 64 << 10
+
+// setOutput stores out as text, or in base64 where text is not possible or,
+// for a big output of mostly control characters, several times as long. Two
+// outputs of DefaultOutputCap then always fit a frame.
+func setOutput(text, encoding *string, out []byte) {
+	if len(out) >= escapeWorth && escapedLen(out) > base64.StdEncoding.EncodedLen(len(out)) {
+		*text, *encoding = base64.StdEncoding.EncodeToString(out), wire.EncodingBase64
+		return
+	}
+	wire.SetOutput(text, encoding, out)
+}
+
+// escapedLen is an upper bound of out's length as a JSON string.
+func escapedLen(out []byte) int {
+	n := len(out)
+	for _, c := range out {
+		switch {
+		case c == '"', c == '\\', c == '\n', c == '\r', c == '\t':
+			n++
+		case c < ' ':
+			n += 5
+		case c == 0xe2: // U+2028 and U+2029 begin with it and are escaped
+			n += 3
+		}
+	}
+	return n
+}

@@ -107,3 +107,25 @@ func TestScannerTrustsNoAnnouncedLength(t *testing.T) {
 	scan(sc, [][]byte{wire.Preamble(wire.Nonce{}), {0x01, 0, 0, 0}, []byte("ten bytes!")})
 	require.LessOrEqual(t, cap(sc.body), trust)
 }
+
+// Whatever a tool prints, its result fits a frame and is what it printed.
+func TestOutputSurvivesTheFrame(t *testing.T) {
+	runes := rapid.SampledFrom([]string{"a", "\x00", "\n", "\"", "\\", "\u2028", "é", "\x7f", "\xff", "\x1b"})
+	rapid.Check(t, func(t *rapid.T) {
+		unit := []byte(rapid.StringOfN(rapid.Rune(), 0, 3, -1).Draw(t, "any") + runes.Draw(t, "rune"))
+		size := rapid.SampledFrom([]int{1, 100, escapeWorth, 300_000}).Draw(t, "size")
+		out := bytes.Repeat(unit, size/len(unit)+1)[:size]
+		r := wire.ToolResult{Type: wire.TypeToolResult, CommandID: "1"}
+		setOutput(&r.Stdout, &r.StdoutEncoding, out)
+		body, err := wire.Encode(&r)
+		require.NoError(t, err)
+		if size >= escapeWorth {
+			require.Less(t, len(body), size*4/3+500, "a frame of two full outputs would be over the cap")
+		}
+		m, err := wire.Decode(body)
+		require.NoError(t, err)
+		got, err := wire.Output(m.(*wire.ToolResult).Stdout, m.(*wire.ToolResult).StdoutEncoding)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(out, got))
+	})
+}

@@ -72,14 +72,14 @@ func TestDispatch(t *testing.T) {
 func TestPoisonToolWritesToTheRawChannel(t *testing.T) {
 	p := serve(t, Options{Table: testTable()})
 	p.hello()
-	p.dispatch("1", "poison", nil2(), time.Second)
+	p.dispatch("1", "poison", none(), time.Second)
 	body, err := p.fr.Read()
 	require.NoError(t, err)
 	require.Equal(t, "{}", string(body))
 	require.Zero(t, next[*wire.ToolResult](p).ExitCode)
 }
 
-func nil2() any { return struct{}{} }
+func none() any { return struct{}{} }
 
 func TestBigOutputIsCutWithLengthAndHash(t *testing.T) {
 	p := serve(t, Options{Table: testTable()})
@@ -130,14 +130,14 @@ func TestBadMessagesDoNotEndTheSession(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p.write(framed([]byte(c.body)))
 			require.Equal(t, c.code, next[*wire.ErrorEvent](p).Code)
-			p.dispatch("after "+name, "echo", nil2(), time.Second)
+			p.dispatch("after "+name, "echo", none(), time.Second)
 			require.Equal(t, "after "+name, next[*wire.ToolResult](p).CommandID)
 		})
 	}
 	t.Run("zero length", func(t *testing.T) {
 		p.write(make([]byte, 4))
 		require.Equal(t, CodeMalformed, next[*wire.ErrorEvent](p).Code)
-		p.dispatch("after", "echo", nil2(), time.Second)
+		p.dispatch("after", "echo", none(), time.Second)
 		require.Equal(t, 7, next[*wire.ToolResult](p).ExitCode)
 	})
 }
@@ -145,10 +145,10 @@ func TestBadMessagesDoNotEndTheSession(t *testing.T) {
 func TestOversizedFrameEndsTheSessionNotTheAgent(t *testing.T) {
 	p := serve(t, Options{Table: testTable()})
 	p.hello()
-	p.raw(append([]byte{0x01, 0x00, 0x00, 0x01}, dispatchFrame(t, "lost", "echo", nil2(), time.Second)...))
+	p.raw(append([]byte{0x01, 0x00, 0x00, 0x01}, dispatchFrame(t, "lost", "echo", none(), time.Second)...))
 	require.Equal(t, CodeFrameTooLarge, next[*wire.ErrorEvent](p).Code)
 	p.hello()
-	p.dispatch("2", "echo", nil2(), time.Second)
+	p.dispatch("2", "echo", none(), time.Second)
 	require.Equal(t, "2", next[*wire.ToolResult](p).CommandID)
 }
 
@@ -177,7 +177,7 @@ func TestSessionBeginsAnywhere(t *testing.T) {
 				n := wire.NewNonce()
 				p.raw(append(bytes.Clone(before), wire.Preamble(n)...))
 				require.Equal(t, "e", p.greeted(n).Epoch)
-				p.dispatch("1", "echo", nil2(), time.Second)
+				p.dispatch("1", "echo", none(), time.Second)
 				require.Equal(t, 7, next[*wire.ToolResult](p).ExitCode)
 			})
 		}
@@ -197,9 +197,9 @@ func TestCleanPreambleRaisesNoEvent(t *testing.T) {
 
 func TestBytesBeforeAnySessionAreIgnored(t *testing.T) {
 	p := serve(t, Options{Table: testTable()})
-	p.write(dispatchFrame(t, "1", "echo", nil2(), time.Second))
+	p.write(dispatchFrame(t, "1", "echo", none(), time.Second))
 	p.hello()
-	p.dispatch("2", "echo", nil2(), time.Second)
+	p.dispatch("2", "echo", none(), time.Second)
 	require.Equal(t, "2", next[*wire.ToolResult](p).CommandID)
 }
 
@@ -227,7 +227,7 @@ func TestDripDoesNotExtendAFrame(t *testing.T) {
 	close(stop)
 	drip.Wait()
 	p.hello()
-	p.dispatch("1", "echo", nil2(), time.Second)
+	p.dispatch("1", "echo", none(), time.Second)
 	require.Equal(t, 7, next[*wire.ToolResult](p).ExitCode)
 }
 
@@ -236,7 +236,7 @@ func TestSlowSessionIsNoPartialFrame(t *testing.T) {
 	p := serve(t, Options{Table: testTable(), FrameTimeout: timeout})
 	p.hello()
 	for i := range 4 { // complete frames, more time in all than one may take
-		b := dispatchFrame(t, fmt.Sprint(i), "echo", nil2(), time.Second)
+		b := dispatchFrame(t, fmt.Sprint(i), "echo", none(), time.Second)
 		p.write(b[:10])
 		time.Sleep(timeout / 2) // inside the deadline of this frame
 		p.write(b[10:])
@@ -247,13 +247,13 @@ func TestSlowSessionIsNoPartialFrame(t *testing.T) {
 func TestDuplicateIDInFlight(t *testing.T) {
 	p := serve(t, Options{Table: testTable()})
 	p.hello()
-	p.dispatch("evil\x1b[31m", "wait", nil2(), 300*time.Millisecond)
-	p.dispatch("evil\x1b[31m", "echo", nil2(), time.Second)
+	p.dispatch("evil\x1b[31m", "wait", none(), 300*time.Millisecond)
+	p.dispatch("evil\x1b[31m", "echo", none(), time.Second)
 	ev := next[*wire.ErrorEvent](p)
 	require.Equal(t, CodeDuplicate, ev.Code)
 	require.NotContains(t, ev.Message, "evil")
 	require.True(t, next[*wire.ToolResult](p).TimedOut)
-	p.dispatch("evil\x1b[31m", "echo", nil2(), time.Second)
+	p.dispatch("evil\x1b[31m", "echo", none(), time.Second)
 	require.Equal(t, 7, next[*wire.ToolResult](p).ExitCode, "an id is free again after its result")
 }
 
@@ -261,7 +261,7 @@ func TestCallsAreConcurrentAndBounded(t *testing.T) {
 	p := serve(t, Options{Table: testTable(), MaxCalls: 3})
 	p.hello()
 	for i := range 5 {
-		p.dispatch(fmt.Sprint(i), "wait", nil2(), 200*time.Millisecond)
+		p.dispatch(fmt.Sprint(i), "wait", none(), 200*time.Millisecond)
 		if i >= 3 {
 			r := next[*wire.ToolResult](p)
 			require.Equal(t, fmt.Sprint(i), r.CommandID)
@@ -288,14 +288,14 @@ func TestResultsOfAnOldSessionAreDropped(t *testing.T) {
 	}}
 	p := serve(t, Options{Table: table})
 	p.hello()
-	p.dispatch("old", "slow", nil2(), time.Minute)
+	p.dispatch("old", "slow", none(), time.Minute)
 	p.hello()
 	select {
 	case <-ended:
 	case <-time.After(patience):
 		t.Fatal("the old session's call was not stopped")
 	}
-	p.dispatch("old", "echo", nil2(), time.Second) // the id is free in the new session
+	p.dispatch("old", "echo", none(), time.Second) // the id is free in the new session
 	require.Equal(t, 7, next[*wire.ToolResult](p).ExitCode)
 }
 
@@ -310,7 +310,7 @@ func TestKeepTreeLeak(t *testing.T) {
 			}}}
 			p := serve(t, Options{Table: table, KeepTree: keep})
 			p.hello()
-			p.dispatch("1", "wait", nil2(), 20*time.Millisecond)
+			p.dispatch("1", "wait", none(), 20*time.Millisecond)
 			require.True(t, next[*wire.ToolResult](p).TimedOut)
 			select {
 			case <-stopped:
@@ -327,7 +327,7 @@ func TestInProcessToolThatDoesNotStopIsNotCalledDead(t *testing.T) {
 	defer close(release)
 	p := serve(t, Options{Table: Table{"stuck": {Run: func(context.Context, wire.ToolInput) int { <-release; return 0 }}}})
 	p.hello()
-	p.dispatch("1", "stuck", nil2(), 10*time.Millisecond)
+	p.dispatch("1", "stuck", none(), 10*time.Millisecond)
 	r := next[*wire.ToolResult](p)
 	require.False(t, r.TimedOut)
 	require.Equal(t, wire.ExitAgentError, r.ExitCode)
@@ -377,7 +377,7 @@ func TestServeEndsWithItsStream(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- Serve(t.Context(), twoFiles{in, out}, Options{Table: table}) }()
 	n := wire.NewNonce()
-	_, err := hostOut.Write(append(wire.Preamble(n), dispatchFrame(t, "1", "wait", nil2(), time.Minute)...))
+	_, err := hostOut.Write(append(wire.Preamble(n), dispatchFrame(t, "1", "wait", none(), time.Minute)...))
 	require.NoError(t, err)
 	_, err = io.ReadFull(hostIn, make([]byte, wire.PreambleSize))
 	require.NoError(t, err)
