@@ -1,6 +1,7 @@
 package backendtest
 
 import (
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -64,7 +65,7 @@ func RunLeaks(t *testing.T, e backends.Entry, o backends.Options) {
 		sb, err := e.New(with)
 		require.NoError(t, err)
 		require.NoError(t, sb.Boot(t.Context()))
-		t.Cleanup(func() { require.NoError(t, sb.Shutdown(t.Context())) })
+		t.Cleanup(func() { require.NoError(t, sb.Shutdown(context.Background())) })
 		return sb
 	}
 	for _, l := range e.Leaks {
