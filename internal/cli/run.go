@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 
@@ -127,6 +128,9 @@ func (a *App) finish(o *runOptions, rep probes.Report, dest *report.Destination)
 	if writeErr == nil && dest != nil && o.output != "" && o.output != report.Stdout {
 		a.say("report written to %s", o.output)
 	}
+	if writeErr == nil && dest != nil && o.output == "" && discards(a.Out) {
+		a.say("the report went to %s; -o FILE keeps it", os.DevNull)
+	}
 	for _, line := range rep.SummaryLines() {
 		a.say("%s", line)
 	}
@@ -139,6 +143,21 @@ func (a *App) finish(o *runOptions, rep probes.Report, dest *report.Destination)
 		return silent(ExitFindings)
 	}
 	return nil
+}
+
+// discards reports whether w is /dev/null, which is also what Go puts in the
+// place of a stdout that was closed when the program started.
+func discards(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	null, err := os.Stat(os.DevNull)
+	if err != nil {
+		return false
+	}
+	fi, err := f.Stat()
+	return err == nil && os.SameFile(fi, null)
 }
 
 // show prints the table, the findings in full and the notes, on stderr.
