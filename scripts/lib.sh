@@ -15,12 +15,15 @@ die() {
 	exit 1
 }
 
-# need_packages BINARY:PACKAGE... installs what is missing when that is possible
+# need_packages BINARY:PACKAGE... (or /FILE:PACKAGE) installs what is missing when that is possible
 # without asking, and otherwise prints the command that does it.
 need_packages() {
 	local pair missing=() root=()
 	for pair in "$@"; do
-		command -v "${pair%%:*}" >/dev/null || missing+=("${pair#*:}")
+		case $pair in
+		/*) [ -e "${pair%%:*}" ] ;;
+		*) command -v "${pair%%:*}" >/dev/null ;;
+		esac || missing+=("${pair#*:}")
 	done
 	[ ${#missing[@]} -eq 0 ] && return 0
 	if ! command -v apt-get >/dev/null; then
