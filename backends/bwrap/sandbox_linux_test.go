@@ -1,0 +1,451 @@
+package bwrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/brainst0rm/sandbox-redteam/backends"
+	"github.com/brainst0rm/sandbox-redteam/backends/backendtest"
+	"github.com/brainst0rm/sandbox-redteam/internal/agentbin"
+	"github.com/brainst0rm/sandbox-redteam/internal/baseline"
+	"github.com/brainst0rm/sandbox-redteam/internal/integrity"
+	"github.com/brainst0rm/sandbox-redteam/internal/ledger"
+	"github.com/brainst0rm/sandbox-redteam/internal/testreq"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var findAgent = sync.OnceValues(func() (string, error) {
+	path, _, err := agentbin.Find(context.Background(), "")
+	return path, err
+})
+
+// options are those of a sandbox in a directory of the test's own, which nobody
+// can enter as well.
+func options(t testing.TB, leaks ...string) backends.Options {
+	t.Helper()
+	testreq.Need(t, "linux", "bwrap", "userns")
+	agent, err := findAgent()
+	require.NoError(t, err)
+	led, err := ledger.Open(filepath.Join(t.TempDir(), "ledger"))
+	require.NoError(t, err)
+	return backends.Options{Agent: agent, Leaks: leaks, Ledger: led}
+}
+
+func boot(t testing.TB, o backends.Options) *Sandbox {
+	t.Helper()
+	s, err := newSandbox(o)
+	require.NoError(t, err)
+	require.NoError(t, s.Boot(t.Context()))
+	t.Cleanup(func() { require.NoError(t, s.Shutdown(context.Background())) })
+	return s
+}
+
+// leftovers lists what our sandboxes have on this host.
+func leftovers(t testing.TB) []string {
+	t.Helper()
+	var out []string
+	for _, pattern := range []string{"/sys/fs/cgroup/*/bsm-bwrap-*", "/sys/fs/cgroup/*/*/bsm-bwrap-*", "/sys/fs/cgroup/*/*/*/bsm-bwrap-*",
+		"/var/cache/bsm-redteam-*/bwrap/*.new-*", "/var/cache/bsm-redteam-*/bwrap/*.tampered-*"} {
+		found, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		out = append(out, found...)
+	}
+	self := strconv.Itoa(os.Getpid())
+	procs, err := filepath.Glob("/proc/[0-9]*/status")
+	require.NoError(t, err)
+	for _, p := range procs {
+		b, err := os.ReadFile(p)
+		if err == nil && strings.Contains(string(b), "\nPPid:\t"+self+"\n") && strings.HasPrefix(string(b), "Name:\tbwrap") {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func TestConformance(t *testing.T) {
+	o := options(t)
+	backendtest.Run(t, backendtest.Harness{
+		New: func(t testing.TB, leaks ...string) backends.Sandbox {
+			o := o
+			o.Leaks = leaks
+			s, err := New(o)
+			require.NoError(t, err)
+			return s
+		},
+		Leftovers: leftovers,
+		Kill: func(t testing.TB, sb backends.Sandbox) {
+			require.NoError(t, unix.Kill(sb.(*Sandbox).Provenance().VMMPID, unix.SIGKILL))
+		},
+	})
+}
+
+func TestEntry(t *testing.T) { backendtest.RunEntry(t, Entry(), options(t)) }
+
+func TestLeaks(t *testing.T) { backendtest.RunLeaks(t, Entry(), options(t)) }
+
+func TestDoctor(t *testing.T) {
+	d := Doctor(t.Context(), options(t))
+	require.True(t, d.Available, "%+v", d.Findings)
+	t.Run("without bubblewrap", func(t *testing.T) {
+		o := options(t)
+		t.Setenv("PATH", t.TempDir())
+		d := Doctor(t.Context(), o)
+		require.False(t, d.Available)
+		s, err := New(o)
+		require.NoError(t, err)
+		err = s.Boot(t.Context())
+		require.ErrorIs(t, err, backends.ErrNotAvailable)
+		require.Equal(t, fixInstall, backends.FixOf(err))
+		require.Equal(t, backends.StateNotBooted, s.State())
+	})
+	t.Run("with one that is forbidden namespaces", func(t *testing.T) {
+		o := options(t)
+		dir := t.TempDir()
+		require.NoError(t, os.Chmod(dir, 0o755))
+		fake := "#!/bin/sh\n[ \"$1\" = --version ] && { echo bubblewrap 0.9.0; exit; }\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n"
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "bwrap"), []byte(fake), 0o755))
+		t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+		d := Doctor(t.Context(), o)
+		require.False(t, d.Available)
+		i := slices.IndexFunc(d.Findings, func(f backends.Finding) bool { return f.Fix == fixUserNS })
+		require.GreaterOrEqual(t, i, 0, "%+v", d.Findings)
+		require.Contains(t, d.Findings[i].What, "Permission denied")
+	})
+}
+
+func TestVersions(t *testing.T) {
+	for v, old := range map[string]bool{"0.8.0": false, "0.11.0": false, "1.0": false, "0.7.0": true, "0.4.1": true, "git": false, "": false} {
+		require.Equal(t, old, oldVersion(v), v)
+	}
+}
+
+func TestHardening(t *testing.T) {
+	s := boot(t, options(t))
+	p := s.Provenance()
+	want := []string{"own user namespace", "own mnt namespace", "own pid namespace", "own net namespace", "own ipc namespace", "own uts namespace",
+		"no new privileges", "seccomp filter", "no effective capabilities", "empty bounding set", "one unprivileged host uid mapped"}
+	for _, w := range want {
+		require.Contains(t, p.Hardening, w)
+	}
+	require.NotEmpty(t, p.VMMVersion)
+	require.Equal(t, "recorded-in-run", p.Baseline)
+	for role, d := range p.Digests {
+		require.NoError(t, integrity.ValidHash(d), role)
+	}
+	require.Len(t, p.Digests, 3)
+
+	pids, err := s.HostPIDs(t.Context())
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, len(pids), 3, "bubblewrap, its init, the agent")
+	id := strconv.Itoa(identity().UID)
+	for _, pid := range pids {
+		uids, err := status(pid, "Uid")
+		require.NoError(t, err)
+		require.Equal(t, strings.Join([]string{id, id, id, id}, " "), uids, "pid %d", pid)
+		require.NotEqual(t, "0", id)
+	}
+}
+
+// Nothing of the harness is in the sandbox: no descriptor, no environment.
+func TestNothingLeaksIn(t *testing.T) {
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	defer r.Close()
+	defer w.Close()
+	_, err = unix.FcntlInt(r.Fd(), unix.F_SETFD, 0) // as if it had been inherited
+	require.NoError(t, err)
+	t.Setenv("BSM_TEST_SECRET", "s3cret")
+	s := boot(t, options(t))
+	v, err := s.present("look")
+	require.NoError(t, err)
+	agent, err := v.agent()
+	require.NoError(t, err)
+	pids, err := s.HostPIDs(t.Context())
+	require.NoError(t, err)
+	for _, pid := range pids {
+		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+		require.NoError(t, err)
+		require.NotContains(t, string(env), "s3cret", "pid %d", pid)
+		require.NotContains(t, string(env), "HOME=/root", "pid %d", pid)
+	}
+	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", agent))
+	require.NoError(t, err)
+	shared, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", r.Fd()))
+	require.NoError(t, err)
+	pipes := map[string]bool{}
+	for _, fd := range fds {
+		to, err := os.Readlink(fd)
+		if err != nil {
+			continue
+		}
+		require.NotEqual(t, shared, to)
+		require.False(t, strings.HasPrefix(to, "/") && !strings.HasPrefix(to, "/dev/null"), "%s is %s", fd, to)
+		if strings.HasPrefix(to, "pipe:") && slices.Contains([]string{"0", "1", "2"}, filepath.Base(fd)) {
+			pipes[to] = true
+		}
+	}
+	require.Len(t, pipes, 3, "standard streams")
+	require.NotEmpty(t, fds)
+}
+
+func call(t testing.TB, s *Sandbox, tool string, params any) backends.Execution {
+	t.Helper()
+	e, err := s.Execute(t.Context(), backends.Invocation{Tool: tool, Params: params})
+	require.NoError(t, err)
+	return e
+}
+
+func TestFileSystemInside(t *testing.T) {
+	s := boot(t, options(t))
+	e := call(t, s, "cat", map[string]string{"path": "/etc/shadow"})
+	require.Contains(t, string(e.Stdout.Bytes()), shadowMarker)
+	for _, dir := range []string{"/", "/etc", "/bin", "/dev", "/proc/sys/kernel"} {
+		e := call(t, s, "fs.write", map[string]string{"path": dir + "/x", "content": "x"})
+		require.NotZero(t, e.ExitCode, "%s is writable", dir)
+	}
+	for _, dir := range (spec{}).writable() {
+		e := call(t, s, "fs.write", map[string]string{"path": dir + "/x", "content": "x"})
+		require.Zero(t, e.ExitCode, "%s: %s", dir, e.Stderr)
+	}
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", func() int { v, _ := s.present("look"); return v.init }()))
+	require.NoError(t, err)
+	require.Contains(t, string(b), fmt.Sprintf("size=%dk", (256<<20)/4/1024), "the tmpfs is bounded")
+}
+
+func TestLimits(t *testing.T) {
+	testreq.Need(t, "cgroup")
+	o := options(t)
+	o.Limits = backends.Limits{MemoryBytes: 96 << 20, Pids: 64}
+	s := boot(t, o)
+	require.Error(t, proveNoLimits(t.Context(), s))
+	u, err := s.Usage(t.Context())
+	require.NoError(t, err)
+	require.Positive(t, u.MemoryBytes)
+	require.Less(t, u.MemoryBytes, int64(96<<20))
+	require.GreaterOrEqual(t, u.Tasks, 3)
+	require.Contains(t, u.Method, "cgroup")
+}
+
+func TestResetReplacesTheInstance(t *testing.T) {
+	s := boot(t, options(t))
+	old, err := s.present("look")
+	require.NoError(t, err)
+	for range 3 {
+		call(t, s, "fs.write", map[string]string{"path": "/tmp/left", "content": "behind"})
+		st, err := s.Reset(t.Context())
+		require.NoError(t, err)
+		require.True(t, st.VerificationPassed)
+		require.NoError(t, integrity.ValidHash(st.GoldenHash))
+		v, err := s.present("look")
+		require.NoError(t, err)
+		require.NotEqual(t, old.init, v.init)
+		require.NotEqual(t, old.pidns, v.pidns)
+		require.NotZero(t, call(t, s, "cat", map[string]string{"path": "/tmp/left"}).ExitCode)
+		old = v
+	}
+}
+
+func TestTampersDivergeAndTheControlDoesNot(t *testing.T) {
+	s := boot(t, options(t))
+	for _, tamper := range s.Tampers() {
+		t.Run(tamper.Name, func(t *testing.T) {
+			if tamper.NotCovered != "" {
+				_, err := tamper.Apply(t.Context())
+				require.Error(t, err)
+				return
+			}
+			require.NoError(t, s.renew(t.Context()))
+			undo, err := tamper.Apply(t.Context())
+			require.NoError(t, err)
+			st, err := s.ResetIgnoring(t.Context(), tamper.Source)
+			require.NoError(t, err, "with the comparison off it goes unseen")
+			require.True(t, st.VerificationPassed)
+			st, err = s.Reset(t.Context())
+			var d *backends.DivergenceError
+			require.ErrorAs(t, err, &d)
+			require.Equal(t, []backends.Source{tamper.Source}, d.Sources)
+			require.Equal(t, backends.ActionHalt, st.VerificationDetails.DivergenceAction)
+			require.Equal(t, backends.StateFailed, s.State())
+			_, err = s.Execute(t.Context(), backends.Invocation{Tool: "noop"})
+			require.ErrorIs(t, err, backends.ErrToolError)
+			require.NoError(t, undo())
+			require.NoError(t, s.renew(t.Context()))
+			_, err = s.Reset(t.Context())
+			require.NoError(t, err, "undone")
+		})
+	}
+}
+
+func TestByteTamperKeepsSizeAndTime(t *testing.T) {
+	s := boot(t, options(t))
+	before := s.r.root.dir
+	undo, err := s.tamperByte(t.Context())
+	require.NoError(t, err)
+	a, err := os.Stat(filepath.Join(before, "etc/group"))
+	require.NoError(t, err)
+	b, err := os.Stat(filepath.Join(s.r.root.dir, "etc/group"))
+	require.NoError(t, err)
+	require.Equal(t, a.Size(), b.Size())
+	require.NotEqual(t, before, s.r.root.dir, "the shared tree is left alone")
+	require.NoError(t, undo())
+	require.Equal(t, before, s.r.root.dir)
+	digest, err := integrity.HashTree(t.Context(), before)
+	require.NoError(t, err)
+	require.Equal(t, s.r.root.digest, digest)
+}
+
+func TestBaselines(t *testing.T) {
+	o := options(t)
+	o.RequireBaseline = true
+	s, err := newSandbox(o)
+	require.NoError(t, err)
+	require.ErrorIs(t, s.Boot(t.Context()), backends.ErrBootFailed)
+	require.NoError(t, s.Shutdown(t.Context()))
+
+	first := boot(t, options(t))
+	path := filepath.Join(t.TempDir(), "baseline.json")
+	f := baseline.File{Version: baseline.Version, RecordedAt: time.Now(), Identity: first.r.identity(), Baseline: first.r.base}
+	require.NoError(t, baseline.Record(path, f))
+	o.Baseline = path
+	second := boot(t, o)
+	require.Equal(t, "persisted", second.Provenance().Baseline)
+	_, err = second.Reset(t.Context())
+	require.NoError(t, err)
+
+	f.Identity.Digests["agent"] = "sha256:" + strings.Repeat("1", 64)
+	require.NoError(t, baseline.Record(path, f))
+	third, err := newSandbox(o)
+	require.NoError(t, err)
+	require.ErrorIs(t, third.Boot(t.Context()), baseline.ErrStale)
+	require.NoError(t, third.Shutdown(t.Context()))
+}
+
+func TestTamperedCacheIsRefused(t *testing.T) {
+	o := options(t)
+	o.WorkDir = publicDir(t)
+	s := boot(t, o)
+	shadow := filepath.Join(s.r.root.dir, "etc/shadow")
+	require.True(t, strings.HasPrefix(shadow, o.WorkDir))
+	require.NoError(t, s.Shutdown(t.Context()))
+	require.NoError(t, flip(shadow))
+	err := s.Boot(t.Context())
+	require.ErrorIs(t, err, backends.ErrBootFailed)
+	require.Contains(t, backends.FixOf(err), "rm -rf")
+}
+
+// publicDir is a temporary directory that any user can enter.
+func publicDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "bsm-bwrap-test-")
+	require.NoError(t, err)
+	require.NoError(t, os.Chmod(dir, 0o755))
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	return dir
+}
+
+func TestCacheDirOfOthersIsRefused(t *testing.T) {
+	private := t.TempDir()
+	require.NoError(t, os.Chmod(private, 0o700))
+	other := backends.Credential{UID: os.Geteuid() + 1, GID: os.Getegid() + 1}
+	require.ErrorContains(t, reachable(private, other), "cannot enter")
+	require.NoError(t, os.Chmod(private, 0o777))
+	require.ErrorContains(t, reachable(private, identity()), "changed by others")
+}
+
+func TestKilledHarnessTakesTheSandboxAlong(t *testing.T) {
+	const env = "BSM_BWRAP_TEST_AGENT"
+	if agent := os.Getenv(env); agent != "" {
+		s, err := newSandbox(backends.Options{Agent: agent})
+		if err == nil {
+			err = s.Boot(context.Background())
+		}
+		if err != nil {
+			fmt.Println("error", err)
+			os.Exit(1)
+		}
+		v, _ := s.present("look")
+		fmt.Println("pids", v.child.PID(), v.init)
+		select {}
+	}
+	o := options(t)
+	cmd := exec.Command(os.Args[0], "-test.run=^TestKilledHarnessTakesTheSandboxAlong$")
+	cmd.Env = append(os.Environ(), env+"="+o.Agent)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	buf := make([]byte, 256)
+	n, err := out.Read(buf)
+	require.NoError(t, err)
+	var outer, inner int
+	_, err = fmt.Sscanf(string(buf[:n]), "pids %d %d", &outer, &inner)
+	require.NoError(t, err, string(buf[:n]))
+	require.NoError(t, cmd.Process.Kill())
+	_ = cmd.Wait()
+	for _, pid := range []int{outer, inner} {
+		require.Eventually(t, func() bool {
+			st, err := status(pid, "State")
+			return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) || strings.HasPrefix(st, "Z")
+		}, 5*time.Second, 5*time.Millisecond)
+	}
+	// Its cgroup is nobody's now; a directory without members.
+	for _, dir := range leftovers(t) {
+		if strings.HasPrefix(dir, "/sys/fs/cgroup") {
+			_ = os.Remove(dir)
+		}
+	}
+}
+
+func BenchmarkBoot(b *testing.B) {
+	o := options(b)
+	s, err := newSandbox(o)
+	require.NoError(b, err)
+	for b.Loop() {
+		require.NoError(b, s.Boot(b.Context()))
+		b.StopTimer()
+		require.NoError(b, s.Shutdown(b.Context()))
+		b.StartTimer()
+	}
+}
+
+// BenchmarkFloor is what bubblewrap itself takes, with the same namespaces.
+func BenchmarkFloor(b *testing.B) {
+	o := options(b)
+	s := boot(b, o)
+	path := s.r.bwrap.path
+	yes, err := exec.LookPath("true")
+	require.NoError(b, err)
+	for b.Loop() {
+		require.NoError(b, quiet(b.Context(), path, "--unshare-all", "--unshare-user", "--die-with-parent", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--", yes).Run())
+	}
+}
+
+func BenchmarkReset(b *testing.B) {
+	s := boot(b, options(b))
+	for b.Loop() {
+		_, err := s.Reset(b.Context())
+		require.NoError(b, err)
+	}
+}
+
+func BenchmarkRoundtrip(b *testing.B) {
+	s := boot(b, options(b))
+	for b.Loop() {
+		_, err := s.Execute(b.Context(), backends.Invocation{Tool: "noop"})
+		require.NoError(b, err)
+	}
+}
