@@ -33,9 +33,6 @@ type App struct {
 
 // Main runs the program and returns its exit code.
 func Main(args []string, out, errOut io.Writer) int {
-	// A reader that leaves must not end the run: the error of the write does,
-	// after everything was cleaned up.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // not Ignore: children would inherit that
 	a := &App{Out: out, Err: errOut, Backends: backendcatalog.All, Probes: probecatalog.All, Terminal: terminal, Version: version()}
 	return a.Run(context.Background(), args)
 }
@@ -43,6 +40,9 @@ func Main(args []string, out, errOut io.Writer) int {
 // Run carries one command line out. The first SIGINT or SIGTERM ends the work
 // in an orderly way, with a partial report; nothing stops that clean-up.
 func (a *App) Run(ctx context.Context, args []string) int {
+	// A reader that leaves must not end the run: the error of the write does,
+	// after everything was cleaned up.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // not Ignore: children would inherit that
 	ctx, stop, caught := onSignal(ctx)
 	defer stop()
 	root := a.root()

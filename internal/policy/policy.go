@@ -32,7 +32,7 @@ type Policy struct {
 type Egress struct {
 	// Promise says whose duty an egress filter is: "none" (the sandbox has no
 	// network), "filtered", or "operator" (the runtime promises none).
-	Promise string   `yaml:"promise,omitempty" json:"promise,omitempty"`
+	Promise string   `yaml:"promise,omitempty" json:"promise,omitempty" about:"Whose duty an egress filter is: none (no network), filtered, operator (the runtime promises none)."`
 	Allow   []string `yaml:"allow,omitempty" json:"allow,omitempty"`
 	Proxy   string   `yaml:"proxy,omitempty" json:"proxy,omitempty"`
 }
