@@ -212,8 +212,12 @@ func (v *instance) state() (string, error) {
 	return integrity.StateRunning, nil
 }
 
-// agent finds the agent's host pid: the child of the first process inside.
+// agent finds the agent's host pid: the child of the first process inside, or,
+// where there is no pid namespace and so no init, that process itself.
 func (v *instance) agent() (int, error) {
+	if host, err := namespace(os.Getpid(), "pid"); err != nil || host == v.pidns {
+		return v.init, err
+	}
 	pids, err := child.Descendants(v.init)
 	if err != nil {
 		return 0, err

@@ -115,8 +115,7 @@ func TestDoctor(t *testing.T) {
 	})
 	t.Run("with one that is forbidden namespaces", func(t *testing.T) {
 		o := options(t)
-		dir := t.TempDir()
-		require.NoError(t, os.Chmod(dir, 0o755))
+		dir := publicDir(t)
 		fake := "#!/bin/sh\n[ \"$1\" = --version ] && { echo bubblewrap 0.9.0; exit; }\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n"
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "bwrap"), []byte(fake), 0o755))
 		t.Setenv("PATH", dir+":"+os.Getenv("PATH"))

@@ -21,7 +21,7 @@ func (s *Sandbox) Tampers() []backends.Tamper {
 			About: "one bit of a file of the root file system is flipped; its size and times stay"},
 		{Name: "baseline", Source: backends.SourceFSHash, Apply: s.tamperBaseline,
 			About: "one hex digit of the recorded digest is changed"},
-		{Name: "guest-fd-lie", Source: backends.SourceOpenFDCount, Apply: s.hook(hooks{fds: func(n int) int { return n + 1 }}),
+		{Name: "guest-fd-lie", Source: backends.SourceOpenFDCount, Apply: s.tamperCount,
 			About: "the agent reports one open file more than it had in the golden state"},
 		{Name: "stopped-runtime", Source: backends.SourceVMMState, Apply: s.tamperState,
 			About: "the fresh instance's bubblewrap process is stopped, so the host's process table no longer says that it runs"},
@@ -51,26 +51,26 @@ func (s *Sandbox) change(swap func(*run) (back func(*run))) (func() error, error
 	}, nil
 }
 
-func (s *Sandbox) hook(h hooks) func(context.Context) (func() error, error) {
-	return func(context.Context) (func() error, error) {
-		return s.change(func(r *run) func(*run) {
-			old := r.hooks
-			r.hooks = h
-			return func(r *run) { r.hooks = old }
-		})
-	}
+func (s *Sandbox) tamperCount(context.Context) (func() error, error) {
+	return s.change(func(r *run) func(*run) {
+		r.hooks.fds = func(n int) int { return n + 1 }
+		return func(r *run) { r.hooks.fds = nil }
+	})
 }
 
 // tamperState stops the real process, in every instance until it is undone.
 func (s *Sandbox) tamperState(ctx context.Context) (func() error, error) {
 	var stopped []*instance
-	undo, err := s.hook(hooks{state: func(v *instance) {
-		// Whether it worked is for the reading to say.
-		if pid := v.child.PID(); unix.Kill(pid, unix.SIGSTOP) == nil {
-			awaitStop(ctx, pid)
-			stopped = append(stopped, v)
+	undo, err := s.change(func(r *run) func(*run) {
+		r.hooks.state = func(v *instance) {
+			// Whether it worked is for the reading to say.
+			if pid := v.child.PID(); unix.Kill(pid, unix.SIGSTOP) == nil {
+				awaitStop(ctx, pid)
+				stopped = append(stopped, v)
+			}
 		}
-	}})(ctx)
+		return func(r *run) { r.hooks.state = nil }
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -98,13 +98,13 @@ func awaitStop(ctx context.Context, pid int) {
 
 func (s *Sandbox) tamperBaseline(context.Context) (func() error, error) {
 	return s.change(func(r *run) func(*run) {
-		old := r.base
+		old := r.base.FSHash
 		last := "0"
-		if strings.HasSuffix(old.FSHash, "0") {
+		if strings.HasSuffix(old, "0") {
 			last = "1"
 		}
-		r.base.FSHash = old.FSHash[:len(old.FSHash)-1] + last
-		return func(r *run) { r.base = old }
+		r.base.FSHash = old[:len(old)-1] + last
+		return func(r *run) { r.base.FSHash = old }
 	})
 }
 
