@@ -20,15 +20,22 @@ const (
 	ProcInit     = "init"
 )
 
+// ProcOnCanary are the sub-cases that act on a canary process of their own.
+func ProcOnCanary() []string {
+	return []string{ProcVisible, ProcVMRead, ProcGetfd, ProcPtrace, ProcPidfd, ProcSignal, ProcHostPort}
+}
+
 // ProcEscapeParams are the parameters of ProcEscape.
 type ProcEscapeParams struct {
 	Nonce string `json:"nonce"`
 	// Canaries are keyed by sub-case; each has a process of its own.
-	Canaries map[string]ProcCanary `json:"canaries"`
+	Canaries map[string]ProcCanary `json:"canaries,omitempty"`
 	// VM is set for a guest kernel of ours: only there PID 1 gets SIGTERM.
 	VM bool `json:"vm,omitempty"`
-	// SecretPath is read after a namespace was entered, and nothing else is done there.
-	SecretPath string `json:"secret_path,omitempty"`
+	// SecretPath is read after a namespace was entered, and nothing else is
+	// done there. Its content begins with SecretMarker.
+	SecretPath   string `json:"secret_path,omitempty"`
+	SecretMarker string `json:"secret_marker,omitempty"`
 	// ShmKey is the key of a System V segment that holds a secret.
 	ShmKey int `json:"shm_key,omitempty"`
 	// Ports are paths to try as a host port, besides the virtio ports found
@@ -40,7 +47,17 @@ type ProcEscapeParams struct {
 	// terminal, if there is one.
 	TTY      string `json:"tty,omitempty"`
 	TTYToken string `json:"tty_token,omitempty"`
+	// Child is how the tool starts itself as its own target for the proof:
+	// ChildWait waits to be signalled, ChildPush pushes TTYToken into its
+	// controlling terminal.
+	Child string `json:"child,omitempty"`
 }
+
+// The modes of the tool's own child.
+const (
+	ChildWait = "wait"
+	ChildPush = "push"
+)
 
 // ProcCanary is a canary process as the payload may know it.
 type ProcCanary struct {
@@ -51,9 +68,8 @@ type ProcCanary struct {
 	// SecretAddr is where in its memory SecretLen secret bytes are.
 	SecretAddr uint64 `json:"secret_addr,omitempty"`
 	SecretLen  int    `json:"secret_len,omitempty"`
-	// TouchAddr is where Touch may be written by a tracer.
+	// TouchAddr is where a tracer may write eight bytes.
 	TouchAddr uint64 `json:"touch_addr,omitempty"`
-	Touch     string `json:"touch,omitempty"`
 	// FD is a descriptor of the canary that holds a secret file.
 	FD int `json:"fd,omitempty"`
 }

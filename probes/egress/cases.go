@@ -51,7 +51,7 @@ func (p *plan) judgeAim(env *probes.Env, t canary.Trial, i int, a aim, seen bool
 		c.Witness = fmt.Sprintf("the %s saw nothing", a.listener.Kind())
 	}
 	if errno, all := t.Refusal(a.cas); all && !c.Proved && !c.Required {
-		c.NotTested = "the sandbox refuses the call itself"
+		c.NotTested = "the sandbox lacks the call or refuses it"
 		if errno != "" {
 			c.NotTested += " (" + errno + ")"
 		}

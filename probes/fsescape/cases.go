@@ -62,7 +62,7 @@ func (v view) finish(c probes.Case, how string) probes.Case {
 		c.Witness = "nothing of it was seen on the host"
 	}
 	if errno, all := v.attack.Refusal(c.Name); all && !c.Proved && !c.Required && c.Doubt == "" && errno != "" {
-		c.NotTested = "the sandbox refuses the call itself (" + errno + ")"
+		c.NotTested = "the sandbox lacks the call or refuses it (" + errno + ")"
 	}
 	return c
 }

@@ -5,6 +5,7 @@ package fsescape
 import (
 	"context"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
@@ -39,10 +40,6 @@ func New() probes.Probe {
 		Run:         run,
 	}
 }
-
-// images is a sandbox that names the files on the host that it runs from and
-// that nothing inside may change.
-type images interface{ ImageFiles() []string }
 
 // trial is one execution of the payload with everything that watched it.
 type trial struct {
@@ -96,9 +93,10 @@ func run(ctx context.Context, env *probes.Env) (probes.Outcome, error) {
 		return o, err
 	}
 	defer aw.stop()
+	aw.planted = os.Getenv(canary.EnvName) // by PlantEnv, before the sandbox was booted
 	machine := isMachine(env.Sandbox)
 	var watched []string
-	im, known := env.Sandbox.(images)
+	im, known := env.Sandbox.(backends.Images)
 	if known {
 		watched = im.ImageFiles()
 	}

@@ -33,7 +33,7 @@ type watch struct {
 }
 
 func newWatch(env *probes.Env, dir string, id backends.Credential) (w *watch, err error) {
-	w = &watch{token: canary.NewToken(), sockToken: canary.NewToken(), diskSecret: canary.NewToken(), planted: os.Getenv(canary.EnvName)}
+	w = &watch{token: canary.NewToken(), sockToken: canary.NewToken(), diskSecret: canary.NewToken()}
 	defer func() {
 		if err != nil {
 			w.stop()

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -25,7 +26,10 @@ import (
 	"github.com/brainst0rm/sandbox-redteam/probes"
 )
 
-const toolEnv = "BSM_CANARYTEST_TOOL"
+const (
+	toolEnv     = "BSM_CANARYTEST_TOOL"
+	boundaryEnv = "BSM_CANARYTEST_BOUNDARY"
+)
 
 // Main runs a tool and exits when this process is a re-execution for one. Call
 // it first in TestMain.
@@ -34,25 +38,23 @@ func Main(tools map[string]wire.ToolFunc) {
 	if name == "" {
 		return
 	}
-	var in struct {
-		Boundary bool
-		Params   json.RawMessage
-	}
-	if err := json.NewDecoder(os.Stdin).Decode(&in); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(wire.ExitAgentError)
-	}
-	if in.Boundary {
-		if err := settle(); err != nil {
+	if os.Getenv(boundaryEnv) != "" {
+		// A child that the tool starts is inside already.
+		if err := errors.Join(os.Unsetenv(boundaryEnv), settle()); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(wire.ExitAgentError)
 		}
+	}
+	params, err := io.ReadAll(os.Stdin)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(wire.ExitAgentError)
 	}
 	run, ok := tools[name]
 	if !ok {
 		os.Exit(wire.ExitNoTool)
 	}
-	os.Exit(run(context.Background(), wire.ToolInput{Name: name, Params: in.Params, Stdout: os.Stdout, Stderr: os.Stderr}))
+	os.Exit(run(context.Background(), wire.ToolInput{Name: name, Params: params, Stdout: os.Stdout, Stderr: os.Stderr}))
 }
 
 // settle makes the fresh namespaces look like a sandbox's: loopback up, a proc
@@ -81,6 +83,18 @@ func settle() error {
 	for _, d := range []string{"proc", "tmp", "dev", "old"} {
 		if err := os.Mkdir(root+"/"+d, 0o777); err != nil {
 			return err
+		}
+	}
+	// The test binary may be linked dynamically.
+	for _, lib := range []string{"/lib", "/lib64", "/usr/lib"} {
+		if _, err := os.Stat(lib); err != nil {
+			continue
+		}
+		if err := os.MkdirAll(root+lib, 0o755); err != nil {
+			return err
+		}
+		if err := unix.Mount(lib, root+lib, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+			return fmt.Errorf("bind %s: %w", lib, err)
 		}
 	}
 	if err := os.WriteFile(root+"/dev/null", nil, 0o666); err != nil {
@@ -122,18 +136,15 @@ func Process(bounded bool) Executor {
 		if err != nil {
 			return backends.Execution{}, err
 		}
-		stdin, err := json.Marshal(map[string]any{"Boundary": bounded, "Params": json.RawMessage(params)})
-		if err != nil {
-			return backends.Execution{}, err
-		}
 		ctx, cancel := context.WithTimeout(ctx, inv.Deadline)
 		defer cancel()
 		cmd := exec.CommandContext(ctx, "/proc/self/exe")
 		cmd.Env = []string{toolEnv + "=" + inv.Tool, "PATH=/usr/bin:/bin", "GORACE=atexit_sleep_ms=0"}
-		cmd.Stdin = bytes.NewReader(stdin)
+		cmd.Stdin = bytes.NewReader(params)
 		var stdout, stderr bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr
 		if bounded {
+			cmd.Env = append(cmd.Env, boundaryEnv+"=1")
 			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: Boundary,
 				UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
 				GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}}
