@@ -2,13 +2,17 @@ package catalog
 
 import (
 	"github.com/brainst0rm/sandbox-redteam/backends"
+	"github.com/brainst0rm/sandbox-redteam/backends/bwrap"
+	"github.com/brainst0rm/sandbox-redteam/backends/mock"
 	"github.com/brainst0rm/sandbox-redteam/backends/qemu"
 )
 
 // present lists the backends that this version has, the mock first.
 func present() []backends.Entry {
 	return []backends.Entry{
+		mock.Entry(),
 		withImage(qemu.Entry()),
+		bwrap.Entry(),
 	}
 }
 
