@@ -17,6 +17,8 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/brainst0rm/sandbox-redteam/internal/wire"
@@ -145,6 +147,7 @@ func Serve(ctx context.Context, rw io.ReadWriteCloser, o Options) error {
 	defer stop()
 
 	err := s.loop(ctx, p)
+	p.leave()
 	s.replace(nil)
 	cancel()
 	s.calls.Wait()
@@ -211,22 +214,35 @@ func (s *server) loop(ctx context.Context, p *pump) error {
 type pump struct {
 	chunks chan []byte
 	err    error // why chunks was closed
+	bufs   *[2][pumpBuffer]byte
+	users  atomic.Int32 // of bufs: the goroutine and the loop
+}
+
+// leave gives the buffers back when the second user is done with them.
+func (p *pump) leave() {
+	if p.users.Add(1) == 2 {
+		pumpBuffers.Put(p.bufs)
+	}
 }
 
 const pumpBuffer = 64 << 10
 
+// pumpBuffers are used again by the next pump: zeroing them is most of what
+// starting an agent costs, where that is done a thousand times a second.
+var pumpBuffers = sync.Pool{New: func() any { return new([2][pumpBuffer]byte) }}
+
 func startPump(ctx context.Context, r io.Reader) *pump {
-	p := &pump{chunks: make(chan []byte)}
+	p := &pump{chunks: make(chan []byte), bufs: pumpBuffers.Get().(*[2][pumpBuffer]byte)}
 	go func() {
+		defer p.leave()
 		defer close(p.chunks)
 		// Two buffers suffice: the channel is unbuffered, so the loop has
 		// finished with one when it takes the other.
-		bufs := [2][]byte{make([]byte, pumpBuffer), make([]byte, pumpBuffer)}
 		for i := 0; ; i ^= 1 {
-			n, err := r.Read(bufs[i])
+			n, err := r.Read(p.bufs[i][:])
 			if n > 0 {
 				select {
-				case p.chunks <- bufs[i][:n]:
+				case p.chunks <- p.bufs[i][:n]:
 				case <-ctx.Done():
 					p.err = ctx.Err()
 					return

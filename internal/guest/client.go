@@ -140,8 +140,12 @@ func (c *Client) Stats() Stats {
 	return c.stats.plus(c.sess.counters())
 }
 
-// SetFrameTimeout sets the whole-frame deadline of the next session.
+// SetFrameTimeout sets the whole-frame deadline of the next session. Zero means
+// wire.DefaultFrameTimeout.
 func (c *Client) SetFrameTimeout(d time.Duration) {
+	if d <= 0 {
+		d = wire.DefaultFrameTimeout
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.o.FrameTimeout = d

@@ -254,6 +254,27 @@ func TestWithoutLimitsTheDripIsWaitedFor(t *testing.T) {
 	require.NoError(t, c.Err(), "the leak never notices")
 }
 
+func TestFrameTimeoutOfTheNextSession(t *testing.T) {
+	s := script{act: func(g *far, m any) {
+		if m.(*wire.ToolDispatch).Tool == "half" {
+			g.raw([]byte{0, 0, 4, 0, '{'})
+			return
+		}
+		echo(g, m)
+	}}
+	c := connect(t, s)
+	c.SetFrameTimeout(50 * time.Millisecond)
+	require.NoError(t, c.Resync(t.Context()))
+	_, err := run(t, c, backends.Invocation{Tool: "half"})
+	require.ErrorIs(t, err, backends.ErrPartialFrameTimeout)
+	c.SetFrameTimeout(0) // the default again, not none at all
+	for range 20 {
+		require.NoError(t, c.Resync(t.Context()))
+		_, err = run(t, c, backends.Invocation{})
+		require.NoError(t, err)
+	}
+}
+
 func TestLocalRefusals(t *testing.T) {
 	seen := make(chan string, 1)
 	c := connect(t, script{act: func(g *far, m any) { seen <- m.(*wire.ToolDispatch).CommandID }})
@@ -393,7 +414,7 @@ func TestHostileOutputKeepsMemoryBounded(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	for range 2 {
 		for _, tool := range []string{"nul", "text"} {
-			_, err := run(t, c, backends.Invocation{Tool: tool})
+			_, err := c.Execute(t.Context(), backends.Invocation{Tool: tool, Deadline: 5 * time.Minute}) // slow under -race
 			require.NoError(t, err)
 		}
 	}

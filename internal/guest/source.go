@@ -55,7 +55,8 @@ type source struct {
 	interrupted bool
 }
 
-const readBuffer = 16 << 10
+// readBuffer holds any ordinary answer; a longer read goes past it.
+const readBuffer = 4 << 10
 
 func newSource(rw io.ReadWriteCloser, t *taps) *source {
 	s := &source{rw: rw, taps: t}
