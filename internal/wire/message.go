@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"unicode/utf8"
 )
 
@@ -279,7 +278,7 @@ func decodeHello(f FieldMap) (*Hello, error) {
 		f.strs(map[string]*string{"agent_sha256": &h.AgentSHA256, "arch": &h.Arch, "epoch": &h.Epoch}, true),
 		f.strs(map[string]*string{"boot_id": &h.BootID}, false),
 		f.integer("version", &h.Version, true), f.integer("pid", &h.PID, true),
-		f.boolean("vm", &h.VM, true), f.value("tools", &h.Tools, true))
+		f.boolean("vm", &h.VM, true), f.strings("tools", &h.Tools, true))
 	return h, err
 }
 
@@ -320,177 +319,6 @@ func decodeReset(typ string, f FieldMap) (any, error) {
 		return s, err
 	}
 	a := &ResetAck{Type: typ}
-	err := errors.Join(f.strs(map[string]*string{"epoch": &a.Epoch}, true), f.value("applied", &a.Applied, false))
+	err := errors.Join(f.strs(map[string]*string{"epoch": &a.Epoch}, true), f.strings("applied", &a.Applied, false))
 	return a, err
-}
-
-// FieldMap is the top level of a JSON object with its values undecoded.
-type FieldMap map[string]json.RawMessage
-
-// Fields splits a JSON object into its fields. It refuses invalid UTF-8, nesting
-// over MaxDepth, duplicate keys and trailing bytes. The values alias body.
-func Fields(body []byte) (FieldMap, error) {
-	if !utf8.Valid(body) {
-		return nil, fmt.Errorf("%w: not UTF-8", ErrMalformed)
-	}
-	if err := checkDepth(body); err != nil {
-		return nil, err
-	}
-	if !json.Valid(body) {
-		return nil, fmt.Errorf("%w: not JSON", ErrMalformed)
-	}
-	// From here on the syntax is known to be right, so that skipping over a
-	// value needs no more than counting brackets outside strings.
-	rest := trimSpace(body)
-	if rest[0] != '{' {
-		return nil, fmt.Errorf("%w: not an object", ErrMalformed)
-	}
-	f := FieldMap{}
-	for rest = trimSpace(rest[1:]); rest[0] != '}'; {
-		n := valueLen(rest)
-		var k string
-		if err := json.Unmarshal(rest[:n], &k); err != nil {
-			return nil, fmt.Errorf("%w: %v", ErrMalformed, err)
-		}
-		if _, dup := f[k]; dup {
-			return nil, fmt.Errorf("%w: duplicate key %s", ErrMalformed, quote(k))
-		}
-		rest = trimSpace(rest[n:])
-		rest = trimSpace(rest[1:]) // the colon
-		n = valueLen(rest)
-		f[k] = json.RawMessage(rest[:n:n])
-		if rest = trimSpace(rest[n:]); rest[0] == ',' {
-			rest = trimSpace(rest[1:])
-		}
-	}
-	return f, nil
-}
-
-// trimSpace drops JSON's own white space; bytes.TrimSpace knows more kinds.
-func trimSpace(b []byte) []byte { return bytes.TrimLeft(b, " \t\r\n") }
-
-// valueLen is the length of the value that begins valid JSON.
-func valueLen(b []byte) int {
-	depth := 0
-	for i := 0; i < len(b); i++ {
-		switch b[i] {
-		case '"':
-			for i++; b[i] != '"'; i++ {
-				if b[i] == '\\' {
-					i++
-				}
-			}
-		case '{', '[':
-			depth++
-			continue
-		case '}', ']':
-			if depth == 0 { // the end of what encloses a number or a literal
-				return i
-			}
-			depth--
-		case ',', ' ', '\t', '\r', '\n', ':':
-			if depth == 0 {
-				return i
-			}
-			continue
-		default:
-			continue
-		}
-		if depth == 0 {
-			return i + 1
-		}
-	}
-	return len(b)
-}
-
-// checkDepth counts brackets outside strings. encoding/json has a limit of its
-// own, but of 10,000.
-func checkDepth(body []byte) error {
-	depth, inString, escaped := 0, false, false
-	for _, c := range body {
-		switch {
-		case escaped:
-			escaped = false
-		case inString:
-			escaped, inString = c == '\\', c != '"'
-		case c == '"':
-			inString = true
-		case c == '{', c == '[':
-			if depth++; depth > MaxDepth {
-				return fmt.Errorf("%w: nested deeper than %d", ErrMalformed, MaxDepth)
-			}
-		case c == '}', c == ']':
-			depth--
-		}
-	}
-	return nil
-}
-
-func missing(key string) error { return fmt.Errorf("%w: %s is missing", ErrMalformed, key) }
-
-func quote(s string) string {
-	if len(s) > 64 {
-		s = s[:64]
-	}
-	return strconv.QuoteToASCII(s)
-}
-
-func (f FieldMap) value(key string, into any, required bool) error {
-	raw, ok := f[key]
-	if !ok {
-		if required {
-			return missing(key)
-		}
-		return nil
-	}
-	delete(f, key)
-	if string(raw) == "null" {
-		return fmt.Errorf("%w: %s is null", ErrMalformed, key)
-	}
-	if err := json.Unmarshal(raw, into); err != nil {
-		return fmt.Errorf("%w: %s has the wrong type", ErrMalformed, key)
-	}
-	return nil
-}
-
-// String returns the string under key, and false when there is none.
-func (f FieldMap) String(key string) (string, bool) {
-	s, err := FieldMap{key: f[key]}.str(key, true)
-	return s, err == nil && f[key] != nil
-}
-
-func (f FieldMap) str(key string, required bool) (string, error) {
-	var s string
-	err := f.value(key, &s, required)
-	return s, err
-}
-
-func (f FieldMap) strs(into map[string]*string, required bool) error {
-	var errs []error
-	for k, p := range into {
-		s, err := f.str(k, required)
-		*p = s
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
-func (f FieldMap) boolean(key string, into *bool, required bool) error {
-	return f.value(key, into, required)
-}
-
-// integer refuses 1.0 and 1e3 as well: json.Unmarshal into an int does.
-func (f FieldMap) integer(key string, into *int, required bool) error {
-	return f.value(key, into, required)
-}
-
-func (f FieldMap) int64(key string, into *int64, required bool) error {
-	return f.value(key, into, required)
-}
-
-func (f FieldMap) rest() error {
-	for k := range f {
-		return fmt.Errorf("%w: unknown key %s", ErrMalformed, quote(k))
-	}
-	return nil
 }
