@@ -17,6 +17,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -80,9 +81,34 @@ func New(cgroup string) (*Runner, error) {
 		return nil, err
 	}
 	_, _ = p.Close(), q.Close()
+	reserveThreads()
 	signal.Notify(r.chld, syscall.SIGCHLD)
 	r.idle.Go(r.reapLoop)
 	return r, nil
+}
+
+// threadReserve is how many threads a process of ours has before a tool runs.
+const threadReserve = 8
+
+// reserveThreads makes the runtime start threads now and keep them, in the agent
+// and in the first process of each call. Later, when
+// a fork bomb shares their pid limit, it could not, and it ends a
+// program that needs a thread and gets none.
+func reserveThreads() {
+	var up, down sync.WaitGroup
+	up.Add(threadReserve)
+	release := make(chan struct{})
+	for range threadReserve {
+		down.Go(func() {
+			runtime.LockOSThread() // a goroutine that keeps its thread while it waits
+			defer runtime.UnlockOSThread()
+			up.Done()
+			<-release
+		})
+	}
+	up.Wait()
+	close(release)
+	down.Wait()
 }
 
 // Close kills every descendant of the process and stops the Runner.

@@ -20,6 +20,10 @@ func RunTool(fn func() int) (int, error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return 0, os.NewSyscallError("become child subreaper", err)
 	}
+	// Where memory runs out, the tool goes and the agent stays to say so. The
+	// tool's children inherit it.
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
+	reserveThreads()
 	chld := make(chan os.Signal, 1)
 	signal.Notify(chld, syscall.SIGCHLD)
 	defer signal.Stop(chld)
