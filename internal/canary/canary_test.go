@@ -58,7 +58,8 @@ func listeners(t *testing.T) []*Listener {
 func TestListenerSeesItsTokenAndNoticesWhenItIsStopped(t *testing.T) {
 	for _, l := range listeners(t) {
 		t.Run(l.Kind(), func(t *testing.T) {
-			token := NewToken()
+			token := l.Token()
+			require.NotEqual(t, token, l.Token())
 			l.Expect(token)
 			require.Zero(t, l.Seen(token))
 			require.NoError(t, l.self(t.Context(), token))
@@ -78,10 +79,21 @@ func TestUnknownVisitsAreAnonymousAndUnanswered(t *testing.T) {
 		t.Run(l.Kind(), func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), settleTimeout/4)
 			defer cancel()
-			_ = l.self(ctx, NewToken())
+			_ = l.self(ctx, l.Token())
 			require.NoError(t, l.SelfCheck(t.Context()))
 			require.Equal(t, 1, l.Anonymous())
 		})
+	}
+}
+
+func TestSharedMediaIgnoreOthers(t *testing.T) {
+	for _, l := range listeners(t) {
+		if l.prefix == "" {
+			continue
+		}
+		require.NoError(t, l.self(t.Context(), NewToken()))
+		require.NoError(t, l.SelfCheck(t.Context()))
+		require.Zero(t, l.Anonymous(), l.Kind())
 	}
 }
 

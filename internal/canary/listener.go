@@ -40,6 +40,9 @@ type Listener struct {
 	// Path is the abstract name (without its NUL) or the socket's path.
 	Path string
 
+	// prefix begins every token on a medium that the rest of the machine uses
+	// too: what does not begin with it is none of ours.
+	prefix string
 	visits *visits
 	self   func(ctx context.Context, token string) error
 	close  func() error
@@ -61,6 +64,15 @@ func (l *Listener) Family() string {
 	return ""
 }
 
+// Token draws a fresh token for this canary.
+func (l *Listener) Token() string { return l.prefix + NewToken()[len(l.prefix):] }
+
+// shared makes the canary one of a medium that others use too.
+func (l *Listener) shared() { l.prefix = NewToken()[:8] }
+
+// ours reports whether a visit on a shared medium is meant for this canary.
+func (l *Listener) ours(token string) bool { return strings.HasPrefix(token, l.prefix) }
+
 // Expect announces a token: a visit with it is recorded under its name.
 func (l *Listener) Expect(token string) { l.visits.expect(token) }
 
@@ -75,7 +87,7 @@ func (l *Listener) Anonymous() int { return l.visits.strangers() }
 func (l *Listener) SelfCheck(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	token := NewToken()
+	token := l.Token()
 	l.Expect(token)
 	if err := l.self(ctx, token); err != nil {
 		return fmt.Errorf("%s does not answer the host: %w", l.Kind(), err)

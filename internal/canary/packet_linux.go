@@ -26,6 +26,7 @@ func ListenPacket(addr netip.Addr) (*Listener, error) {
 	}
 	f := os.NewFile(uintptr(fd), "packet canary")
 	l := &Listener{Via: attack.ViaPacket, Addr: addr, visits: newVisits(), close: f.Close}
+	l.shared()
 	l.self = func(_ context.Context, token string) error { return selfFrame(token) }
 	l.done.Go(func() {
 		buf := make([]byte, 2048)
@@ -37,7 +38,7 @@ func ListenPacket(addr netip.Addr) (*Listener, error) {
 			if err != nil {
 				continue
 			}
-			if body, ok := strings.CutPrefix(string(buf[:n]), attack.EchoMark); ok {
+			if body, ok := strings.CutPrefix(string(buf[:n]), attack.EchoMark); ok && l.ours(body) {
 				l.visits.record(strings.TrimRight(body, "\x00"))
 			}
 		}

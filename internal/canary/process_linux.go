@@ -19,8 +19,6 @@ import (
 )
 
 const (
-	// EnvName is the variable of a canary process that holds a secret.
-	EnvName = "BSM_CANARY_ENV"
 	// touchName is the variable whose bytes a tracer may change.
 	touchName = "BSM_CANARY_TOUCH"
 	// touchBlank is what they are before.

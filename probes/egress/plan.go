@@ -171,7 +171,7 @@ func (p *plan) arm() []string {
 	}
 	tokens := make([]string, len(p.aims))
 	for i, a := range p.aims {
-		tokens[i] = canary.NewToken()
+		tokens[i] = a.listener.Token()
 		a.listener.Expect(tokens[i])
 	}
 	return tokens

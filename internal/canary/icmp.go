@@ -24,6 +24,7 @@ func ListenICMP(addr netip.Addr) (*Listener, error) {
 		return nil, err
 	}
 	l := &Listener{Via: attack.ViaICMP, Addr: addr, visits: newVisits(), close: pc.Close}
+	l.shared()
 	l.self = func(ctx context.Context, token string) error {
 		c, err := net.ListenIP("ip4:icmp", &net.IPAddr{IP: addr.AsSlice()})
 		if err != nil {
@@ -43,7 +44,7 @@ func ListenICMP(addr netip.Addr) (*Listener, error) {
 			if err != nil || n < 8 || buf[0] != 8 {
 				continue
 			}
-			if body, ok := strings.CutPrefix(string(buf[8:n]), attack.EchoMark); ok {
+			if body, ok := strings.CutPrefix(string(buf[8:n]), attack.EchoMark); ok && l.ours(body) {
 				l.visits.record(body)
 			}
 		}
