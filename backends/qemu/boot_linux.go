@@ -105,13 +105,15 @@ func (s *Sandbox) generalImage(ctx context.Context) (image.Manifest, error) {
 }
 
 // step runs one named part of a boot or reset and names it in the error.
-func step(name string, err *error, do func() error) {
+func (s *Sandbox) step(name string, err *error, do func() error) {
 	if *err != nil {
 		return
 	}
+	began := time.Now()
 	if e := do(); e != nil {
 		*err = fmt.Errorf("%s: %w", name, e)
 	}
+	s.log.Debug("step", "name", name, "took", time.Since(began))
 }
 
 // boot runs under op with s.r set. The caller tears down after an error.
@@ -120,10 +122,10 @@ func (s *Sandbox) boot(ctx context.Context) (err error) {
 		return fmt.Errorf("it fails once in %d", flakyEvery)
 	}
 	r := s.r
-	step("make the run directory", &err, func() error { return s.makeDir() })
-	step("load the guest image", &err, func() error { return s.loadImage(ctx) })
-	step("make the cgroup", &err, func() error { return s.makeGroup(ctx) })
-	step("choose the accelerator", &err, func() error {
+	s.step("make the run directory", &err, func() error { return s.makeDir() })
+	s.step("load the guest image", &err, func() error { return s.loadImage(ctx) })
+	s.step("make the cgroup", &err, func() error { return s.makeGroup(ctx) })
+	s.step("choose the accelerator", &err, func() error {
 		if r.accel == "" {
 			r.accel = accelTCG
 		}
@@ -136,7 +138,7 @@ func (s *Sandbox) boot(ctx context.Context) (err error) {
 			err = errors.Join(err, first.kill())
 		}
 	}()
-	step("make the guest's memory", &err, func() (err error) {
+	s.step("make the guest's memory", &err, func() (err error) {
 		if ram, err = newMemfd("bsm-ram"); err != nil {
 			return err
 		}
@@ -147,16 +149,16 @@ func (s *Sandbox) boot(ctx context.Context) (err error) {
 		r.dev = &golden{f: dev}
 		return ram.Truncate(r.memMiB << 20)
 	})
-	step("start qemu", &err, func() (err error) {
+	s.step("start qemu", &err, func() (err error) {
 		first, err = s.launchVM(ctx, vmSpec{Shared: true, Cmdline: guestCmdline(r.manifest.Cmdline, s.o.Limits.Pids, s.leaks)}, ram)
 		return err
 	})
-	step("check the baseline", &err, func() error {
+	s.step("check the baseline", &err, func() error {
 		r.version = first.qmp.Version().String()
 		return s.checkBaseline()
 	})
 	var base integrity.Baseline
-	step("wait for the guest's agent", &err, func() error {
+	s.step("wait for the guest's agent", &err, func() error {
 		ctx, cancel := context.WithTimeoutCause(ctx, s.t.boot, fmt.Errorf("the guest did not answer within %s", s.t.boot))
 		defer cancel()
 		if err := s.connect(ctx, first); err != nil {
@@ -169,7 +171,7 @@ func (s *Sandbox) boot(ctx context.Context) (err error) {
 		}
 		return nil
 	})
-	step("count the guest's open files", &err, func() error {
+	s.step("count the guest's open files", &err, func() error {
 		ctx, cancel := context.WithTimeout(ctx, s.t.restore)
 		defer cancel()
 		var n wire.OpenFDCount
@@ -177,7 +179,7 @@ func (s *Sandbox) boot(ctx context.Context) (err error) {
 		base = integrity.Baseline{FSHash: r.digests["rootfs"], OpenFDCount: n.Count, VMMState: integrity.StateRunning}
 		return err
 	})
-	step("snapshot the guest", &err, func() error {
+	s.step("snapshot the guest", &err, func() error {
 		ctx, cancel := context.WithTimeout(ctx, s.t.restore)
 		defer cancel()
 		// Half a frame of this session must not become part of the golden state.
@@ -191,42 +193,50 @@ func (s *Sandbox) boot(ctx context.Context) (err error) {
 		first = nil // a memfd cannot be sealed while a VMM has it mapped
 		return v.kill()
 	})
-	step("seal the snapshot", &err, func() (err error) {
-		if r.ram, err = sealed(ctx, ram, r.ram); err != nil {
+	s.step("seal the snapshot", &err, func() (err error) {
+		if r.ram, err = seal(ram); err != nil {
+			r.ram = &golden{f: ram}
 			return err
 		}
-		if r.dev, err = sealed(ctx, dev, r.dev); err != nil {
-			return err
+		if r.dev, err = seal(dev); err != nil {
+			r.dev = &golden{f: dev}
 		}
-		r.digests["snapshot-ram"], r.digests["snapshot-state"] = r.ram.sum, r.dev.sum
-		r.goldHash = combine(r.digests["rootfs"], r.ram.sum, r.dev.sum)
-		return nil
+		return err
 	})
-	var v *vm
-	step("restore the snapshot", &err, func() (err error) { v, err = s.restore(ctx); return err })
-	step("verify the first instance", &err, func() error {
+	s.step("restore the snapshot", &err, func() error {
+		// What is sealed cannot change: its digest may be taken while QEMU
+		// reads it.
+		hashed := make(chan error, 1)
+		go func() { hashed <- r.hashSnapshot(ctx) }()
+		v, err := s.restore(ctx)
 		s.mu.Lock()
 		s.cur = v
 		s.mu.Unlock()
+		return errors.Join(err, <-hashed)
+	})
+	s.step("verify the first instance", &err, func() error {
 		// A persisted baseline is checked from the first instance on; one
 		// recorded in this run is written only now.
 		if err := s.keepBaseline(base); err != nil {
 			return err
 		}
-		_, err := s.verify(ctx, v)
+		_, err := s.verify(ctx, s.cur)
 		return err
 	})
 	return err
 }
 
-// sealed keeps the unsealed file in place when sealing fails, so that teardown
-// closes it.
-func sealed(ctx context.Context, f *os.File, old *golden) (*golden, error) {
-	g, err := seal(ctx, f)
-	if err != nil {
-		return old, err
+// hashSnapshot takes the digests of the sealed golden files.
+func (r *run) hashSnapshot(ctx context.Context) (err error) {
+	if r.ram.sum, err = hashSparse(ctx, r.ram.f, r.ram.size); err != nil {
+		return err
 	}
-	return g, nil
+	if r.dev.sum, err = hashSparse(ctx, r.dev.f, r.dev.size); err != nil {
+		return err
+	}
+	r.digests["snapshot-ram"], r.digests["snapshot-state"] = r.ram.sum, r.dev.sum
+	r.goldHash = combine(r.digests["rootfs"], r.ram.sum, r.dev.sum)
+	return nil
 }
 
 func combine(sums ...string) string {

@@ -110,9 +110,9 @@ func (s *Sandbox) reset(ctx context.Context, old *vm, off []backends.Source) (st
 		return s.verify(ctx, old, off...)
 	}
 	var m markers
-	step("plant the markers", &err, func() (err error) { m, err = s.plant(ctx, old); return err })
+	s.step("plant the markers", &err, func() (err error) { m, err = s.plant(ctx, old); return err })
 	var v *vm
-	step("restore the snapshot", &err, func() (err error) { v, err = s.restore(ctx); return err })
+	s.step("restore the snapshot", &err, func() (err error) { v, err = s.restore(ctx); return err })
 	if err != nil {
 		return st, err
 	}
@@ -123,7 +123,7 @@ func (s *Sandbox) reset(ctx context.Context, old *vm, off []backends.Source) (st
 	if v.pid == old.pid {
 		return st, errors.New("the VMM process is the old one")
 	}
-	step("look for the markers", &err, func() error { return m.gone(ctx, v) })
+	s.step("look for the markers", &err, func() error { return m.gone(ctx, v) })
 	if err != nil {
 		return st, err
 	}
