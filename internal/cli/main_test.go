@@ -11,11 +11,13 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
 	backendcatalog "github.com/brainst0rm/sandbox-redteam/backends/catalog"
+	"github.com/brainst0rm/sandbox-redteam/internal/report"
 	"github.com/brainst0rm/sandbox-redteam/probes"
 	probecatalog "github.com/brainst0rm/sandbox-redteam/probes/catalog"
 )
@@ -56,7 +58,7 @@ func TestScripts(t *testing.T) {
 			}
 			return false, errors.New("unknown condition " + cond)
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exit": expectExit},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exit": expectExit, "schema": matchesSchema},
 	})
 }
 
@@ -81,6 +83,28 @@ func expectExit(ts *testscript.TestScript, neg bool, args []string) {
 		text, _ := os.ReadFile(ts.MkAbs("err.txt"))
 		ts.Fatalf("%s: %s, want exit status %s\n%s", args[1], got, args[0], text)
 	}
+}
+
+// matchesSchema requires that a report matches the published schema, and that our
+// own strict reader takes it: schema FILE.
+func matchesSchema(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: schema FILE")
+	}
+	file, err := os.Getwd()
+	ts.Check(err)
+	c := jsonschema.NewCompiler()
+	c.AssertFormat()
+	s, err := c.Compile(filepath.Join(file, "../../docs/report.schema.json"))
+	ts.Check(err)
+	f, err := os.Open(ts.MkAbs(args[0]))
+	ts.Check(err)
+	defer func() { _ = f.Close() }()
+	doc, err := jsonschema.UnmarshalJSON(f)
+	ts.Check(err)
+	ts.Check(s.Validate(doc))
+	_, err = report.ReadFile(ts.MkAbs(args[0]))
+	ts.Check(err)
 }
 
 // fake is a sandbox without anything inside.

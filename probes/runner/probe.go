@@ -160,11 +160,11 @@ func (s *session) budget(p probes.Probe) time.Duration {
 }
 
 func (s *session) env(i int, p probes.Probe) (*probes.Env, func() error, error) {
-	base, err := filepath.Abs(os.TempDir())
+	base, err := scratch(os.TempDir())
 	if err != nil {
 		return nil, nil, fmt.Errorf("make the probe's directory: %w", err)
 	}
-	dir := filepath.Join(base, "bsm-probe-"+wire.NewNonceString())
+	dir := filepath.Join(base, "bsm-p-"+wire.NewNonceString()[:12])
 	entry, err := s.Ledger.MakeDir(dir)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make the probe's directory: %w", err)
@@ -180,6 +180,20 @@ func (s *session) env(i int, p probes.Probe) (*probes.Env, func() error, error) 
 		},
 	}
 	return env, func() error { return errors.Join(os.RemoveAll(dir), entry.Done()) }, nil
+}
+
+// maxScratch leaves room for the names of sockets below a probe's directory: a
+// Unix socket's whole path has to fit 108 bytes.
+const maxScratch = 45
+
+// scratch returns the directory for the probes' directories: temp, or /tmp where
+// that is too long for sockets.
+func scratch(temp string) (string, error) {
+	temp, err := filepath.Abs(temp)
+	if err == nil && len(temp) > maxScratch {
+		return "/tmp", nil
+	}
+	return temp, err
 }
 
 // carryOut runs in a goroutine of its own. A panic is an error of the probe.

@@ -454,3 +454,12 @@ func TestReportsHoldNoLootAndNoGuestStructure(t *testing.T) {
 	require.Equal(t, 9, rep.Probes[0].Attempts[0].DataLength)
 	require.True(t, strings.HasPrefix(rep.Probes[0].Reason, "it said "))
 }
+
+func TestScratchLeavesRoomForSockets(t *testing.T) {
+	got, err := scratch("/var/tmp")
+	require.NoError(t, err)
+	require.Equal(t, "/var/tmp", got)
+	got, err = scratch("/" + strings.Repeat("x", maxScratch))
+	require.NoError(t, err)
+	require.Equal(t, "/tmp", got)
+}
