@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"net"
 	"sync"
 	"time"
 
@@ -34,13 +33,13 @@ type instance struct {
 
 // process is one life of the agent. A reset begins a new one.
 type process struct {
-	near   net.Conn
+	near   *conn
 	cancel context.CancelFunc
 	done   chan struct{}
 }
 
 func launch(w *world) *process {
-	near, far := net.Pipe()
+	near, far := newPipe()
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &process{near: near, cancel: cancel, done: make(chan struct{})}
 	go func() {
