@@ -190,6 +190,9 @@ func serveStdio(keep bool) int {
 
 // serveVM never returns: an init that ends takes the machine with it.
 func serveVM(params map[string]string) {
+	// An init that ends of a signal panics the kernel. Caught rather than
+	// ignored, because tools would inherit an ignored signal.
+	signal.Notify(make(chan os.Signal, 1))
 	cgroup, warnings, err := vm.Setup(params)
 	if err != nil {
 		halt(err)
