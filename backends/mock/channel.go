@@ -43,11 +43,16 @@ func poison(ctx context.Context, in wire.ToolInput) int {
 		rec.Prove(wire.Attempt{Case: p.Mode, Op: "write", Target: "simulated pipe", Result: wire.ResultOK})
 		step := len(content)
 		if p.Mode == attack.PoisonDrip {
-			step, hold = 1, hold/time.Duration(len(content))
+			step = 1
 		}
-		for err = nil; len(content) > 0 && err == nil; content = content[step:] {
+		// Every step has its time from the beginning, so that what a timer
+		// takes too long does not add up.
+		begin, steps := time.Now(), time.Duration(len(content)/step)
+		err = nil
+		for i := time.Duration(1); len(content) > 0 && err == nil; i++ {
 			_, err = in.Channel.Write(content[:step])
-			sleep(ctx, hold)
+			content = content[step:]
+			sleep(ctx, time.Until(begin.Add(hold*i/steps)))
 		}
 	}
 	rec.Try(wire.Outcome(p.Mode, "write", "message channel", err))
