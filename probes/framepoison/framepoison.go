@@ -21,9 +21,12 @@ const Name = "P-A8-vsock-poison"
 
 const (
 	callDeadline = 5 * time.Second
-	// frameTimeout is the whole-frame deadline that slow frames are tested
-	// against; waiting for the default of 30 s would only take longer.
-	frameTimeout = time.Second
+	// The whole-frame deadline that slow frames are tested against is this many
+	// round trips, within bounds: waiting for the default of 30 s would only take
+	// longer, and a frame of the sandbox's own has to fit in.
+	frameRoundtrips = 1000
+	minFrameTimeout = 20 * time.Millisecond
+	maxFrameTimeout = time.Second
 	// slack is what the host may take beyond the frame deadline to let go.
 	slack = 1500 * time.Millisecond
 	// resyncs is how often a new session is tried while the payload may still
@@ -58,25 +61,26 @@ func run(ctx context.Context, env *probes.Env) (probes.Outcome, error) {
 	if !ok {
 		return out, errors.New("the sandbox gives no raw access to its channel")
 	}
-	slow := false // whether slow frames can be tested in reasonable time
+	var timeout time.Duration // 0 when slow frames cannot be tested in reasonable time
 	if timer, ok := env.Sandbox.(backends.FrameTimer); ok {
-		timer.SetFrameTimeout(frameTimeout)
-		defer timer.SetFrameTimeout(0)
-		if err := sb.Resync(ctx); err != nil {
-			return out, fmt.Errorf("open a session with a short frame deadline: %w", err)
+		if timeout = frameTimeout(ctx, sb); timeout > 0 {
+			timer.SetFrameTimeout(timeout)
+			defer timer.SetFrameTimeout(0)
+			if err := sb.Resync(ctx); err != nil {
+				return out, fmt.Errorf("open a session with a short frame deadline: %w", err)
+			}
 		}
-		slow = true
 	}
 	broke := control(ctx, env, &out)
 
 	var growth int64
 	for i, mode := range attack.PoisonModes() {
 		c := probes.Case{Name: mode, Required: true, Controlled: broke[mode]}
-		if isSlow(mode) && !slow {
+		if isSlow(mode) && timeout == 0 {
 			c.NotTested = "the sandbox's frame deadline cannot be shortened"
 			c.Required = false
 		} else {
-			p := poison(ctx, env, sb, mode)
+			p := poison(ctx, env, sb, mode, timeout)
 			p.judge(&c)
 			growth = max(growth, p.growth)
 			out.Attempts = append(out.Attempts, p.attempts...)
@@ -107,6 +111,22 @@ func summary(out *probes.Outcome, growth int64) string {
 	return fmt.Sprintf("every malformed byte was seen on the host and refused; it grew by %.1f MiB; next calls answered", float64(growth)/(1<<20))
 }
 
+// frameTimeout derives the deadline for slow frames from the quickest of a few
+// calls; 0 means that none succeeded.
+func frameTimeout(ctx context.Context, ch channel) time.Duration {
+	best := time.Duration(0)
+	for range 5 {
+		e, err := ch.Execute(ctx, backends.Invocation{Tool: "noop", Deadline: callDeadline})
+		if err == nil && (best == 0 || e.Elapsed < best) {
+			best = e.Elapsed
+		}
+	}
+	if best == 0 {
+		return 0
+	}
+	return min(max(frameRoundtrips*best, minFrameTimeout), maxFrameTimeout)
+}
+
 func isSlow(mode string) bool {
 	return mode == attack.PoisonTruncated || mode == attack.PoisonDrip
 }
@@ -127,7 +147,7 @@ func control(ctx context.Context, env *probes.Env, out *probes.Outcome) map[stri
 		return broke
 	}
 	for _, mode := range attack.PoisonModes() {
-		d := send(ctx, env, ch, mode, 50*time.Millisecond)
+		d := send(ctx, env, ch, mode, minFrameTimeout, true)
 		broke[mode] = d.arrived && naiveBreaks(mode, d.caught, d.id)
 		if !recovers(ctx, ch, d.err != nil) {
 			break
@@ -156,7 +176,9 @@ type delivery struct {
 	proved   bool
 }
 
-func send(ctx context.Context, env *probes.Env, ch channel, mode string, hold time.Duration) delivery {
+// send has the payload write a mode's bytes and waits for the call to end, or,
+// where the caller does not care for how the host lets go, for the bytes.
+func send(ctx context.Context, env *probes.Env, ch channel, mode string, hold time.Duration, bytesOnly bool) delivery {
 	nonce := wire.NewNonceString()
 	d := delivery{mode: mode, id: "poison-" + wire.NewNonceString()}
 	want := attack.PoisonBytes(mode, nonce, d.id)
@@ -177,8 +199,8 @@ func send(ctx context.Context, env *probes.Env, ch channel, mode string, hold ti
 	}()
 	shown := want[:attack.PoisonShown(mode, want)]
 	d.arrived = t.saw(shown, answered, callDeadline)
-	if hold < frameTimeout && isSlow(mode) {
-		cancel() // a control need not wait for its own host to let go
+	if bytesOnly && isSlow(mode) {
+		cancel()
 	}
 	<-answered
 	if b := t.bytes(); d.arrived {
@@ -202,19 +224,20 @@ func send(ctx context.Context, env *probes.Env, ch channel, mode string, hold ti
 // poisoning is a delivery to the host and what it did there.
 type poisoning struct {
 	delivery
+	timeout   time.Duration // the frame deadline in force
 	growth    int64
 	meter     bool
 	recovered bool
 }
 
-func poison(ctx context.Context, env *probes.Env, ch channel, mode string) poisoning {
+func poison(ctx context.Context, env *probes.Env, ch channel, mode string, timeout time.Duration) poisoning {
 	m := startMeter()
 	env.Sabotage("heap meter", m.stop)
 	hold := time.Duration(0)
 	if isSlow(mode) {
-		hold = frameTimeout + frameTimeout/2
+		hold = timeout + timeout/2
 	}
-	p := poisoning{delivery: send(ctx, env, ch, mode, hold)}
+	p := poisoning{timeout: timeout, delivery: send(ctx, env, ch, mode, hold, false)}
 	p.recovered = recovers(ctx, ch, p.err != nil)
 	p.growth, p.meter = m.end()
 	return p
@@ -227,7 +250,7 @@ func (p *poisoning) judge(c *probes.Case) {
 	forged := p.err == nil && p.exec.ExitCode == attack.ForgedExit
 	limit := callDeadline
 	if isSlow(p.mode) {
-		limit = frameTimeout + slack
+		limit = p.timeout + slack
 	}
 	switch {
 	case forged:
@@ -237,7 +260,7 @@ func (p *poisoning) judge(c *probes.Case) {
 	case p.arrived && p.err != nil && !refused(p.err):
 		c.Crossed, c.Witness = true, "the host did not refuse the bytes: "+oneLine(p.err)
 	case p.arrived && isSlow(p.mode) && p.elapsed > limit:
-		c.Crossed, c.Witness = true, fmt.Sprintf("an unfinished frame held the host for %s, its deadline is %s", p.elapsed.Round(time.Millisecond), frameTimeout)
+		c.Crossed, c.Witness = true, fmt.Sprintf("an unfinished frame held the host for %s, its deadline is %s", p.elapsed.Round(time.Millisecond), p.timeout)
 	case p.arrived && !p.recovered:
 		c.Crossed, c.Witness = true, "the next call got no answer"
 	case p.arrived && p.err != nil:

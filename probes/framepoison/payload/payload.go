@@ -49,8 +49,14 @@ func Run(ctx context.Context, in wire.ToolInput) int {
 	return 0
 }
 
-// drip spreads content over hold, a byte at a time.
+// drip writes what shows the poison, and spreads the rest over hold, a byte at a
+// time.
 func drip(ctx context.Context, w io.Writer, content []byte, hold time.Duration) error {
+	shown := attack.PoisonShown(attack.PoisonDrip, content)
+	if _, err := w.Write(content[:shown]); err != nil {
+		return err
+	}
+	content = content[shown:]
 	step := hold / time.Duration(len(content))
 	for i := range content {
 		if _, err := w.Write(content[i : i+1]); err != nil {
