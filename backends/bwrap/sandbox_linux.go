@@ -42,6 +42,7 @@ type run struct {
 	base     integrity.Baseline
 	kind     string // where base comes from
 	hooks    hooks
+	cleanups []func() error // for when no instance is left
 }
 
 // hooks are changes that tampers make behind the sandbox's back.
@@ -211,7 +212,7 @@ func (s *Sandbox) Shutdown(ctx context.Context) error {
 // under op.
 func (s *Sandbox) teardown(ctx context.Context) error {
 	s.mu.Lock()
-	v := s.cur
+	v, r := s.cur, s.r
 	s.cur, s.r = nil, nil
 	if s.state == backends.StateReady {
 		s.state = backends.StateFailed // calls in flight must not find it ready
@@ -226,6 +227,11 @@ func (s *Sandbox) teardown(ctx context.Context) error {
 	defer s.mu.Unlock()
 	err = errors.Join(err, s.reapErr)
 	s.reapErr = nil
+	if r != nil {
+		for _, clean := range r.cleanups {
+			err = errors.Join(err, clean())
+		}
+	}
 	return err
 }
 

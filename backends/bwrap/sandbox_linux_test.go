@@ -28,15 +28,45 @@ import (
 	"github.com/brainst0rm/sandbox-redteam/internal/testreq"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(asHarness) != "" { // it will be killed and could clean nothing up
+		os.Exit(m.Run())
+	}
+	dir, err := os.MkdirTemp("", "bsm-bwrap-test-")
+	if err == nil {
+		err = os.Chmod(dir, 0o755)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	workDir = dir
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if err := os.RemoveAll(dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+		os.Exit(code)
+	}))
+}
 
 var findAgent = sync.OnceValues(func() (string, error) {
 	path, _, err := agentbin.Find(context.Background(), "")
 	return path, err
 })
 
-// options are those of a sandbox in a directory of the test's own, which nobody
-// can enter as well.
+func isDir(path string) bool {
+	fi, err := os.Stat(path)
+	return err == nil && fi.IsDir()
+}
+
+// asHarness makes the test binary a harness that is killed; it names the agent.
+const asHarness = "BSM_BWRAP_TEST_AGENT"
+
+// workDir is where the tests' root file systems are: any user can enter it.
+var workDir string
+
+// options are those of a sandbox in a directory of the tests' own.
 func options(t testing.TB, leaks ...string) backends.Options {
 	t.Helper()
 	testreq.Need(t, "linux", "bwrap", "userns")
@@ -44,7 +74,7 @@ func options(t testing.TB, leaks ...string) backends.Options {
 	require.NoError(t, err)
 	led, err := ledger.Open(filepath.Join(t.TempDir(), "ledger"))
 	require.NoError(t, err)
-	return backends.Options{Agent: agent, Leaks: leaks, Ledger: led}
+	return backends.Options{Agent: agent, Leaks: leaks, Ledger: led, WorkDir: workDir}
 }
 
 func boot(t testing.TB, o backends.Options) *Sandbox {
@@ -60,8 +90,29 @@ func boot(t testing.TB, o backends.Options) *Sandbox {
 func leftovers(t testing.TB) []string {
 	t.Helper()
 	var out []string
-	for _, pattern := range []string{"/sys/fs/cgroup/*/bsm-bwrap-*", "/sys/fs/cgroup/*/*/bsm-bwrap-*", "/sys/fs/cgroup/*/*/*/bsm-bwrap-*",
-		"/var/cache/bsm-redteam-*/bwrap/*.new-*", "/var/cache/bsm-redteam-*/bwrap/*.tampered-*"} {
+	own, err := os.ReadFile("/proc/self/cgroup")
+	require.NoError(t, err)
+	seen := map[string]bool{}
+	for line := range strings.Lines(string(own)) {
+		// Ours lie below our own cgroup; other runs on this host have theirs.
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		for _, dir := range []string{filepath.Join("/sys/fs/cgroup", f[1], f[2]), filepath.Join("/sys/fs/cgroup", f[2], "..")} {
+			if f[1] == "memory" || f[1] == "" {
+				found, err := filepath.Glob(filepath.Join(dir, "bsm-bwrap-*"))
+				require.NoError(t, err)
+				for _, g := range found {
+					seen[filepath.Base(g)] = true
+					out = append(out, g)
+				}
+			}
+		}
+	}
+	for name := range seen {
+		if path := filepath.Join("/sys/fs/cgroup/pids", name); isDir(path) {
+			out = append(out, path)
+		}
+	}
+	for _, pattern := range []string{workDir + "/*/*/*.new-*", workDir + "/*/*/*.tampered-*"} {
 		found, err := filepath.Glob(pattern)
 		require.NoError(t, err)
 		out = append(out, found...)
@@ -283,6 +334,11 @@ func TestTampersDivergeAndTheControlDoesNot(t *testing.T) {
 			st, err := s.ResetIgnoring(t.Context(), tamper.Source)
 			require.NoError(t, err, "with the comparison off it goes unseen")
 			require.True(t, st.VerificationPassed)
+			require.NoError(t, undo())
+			_, err = s.Reset(t.Context())
+			require.NoError(t, err, "undone while an instance runs on it")
+			undo, err = tamper.Apply(t.Context())
+			require.NoError(t, err)
 			st, err = s.Reset(t.Context())
 			var d *backends.DivergenceError
 			require.ErrorAs(t, err, &d)
@@ -376,8 +432,7 @@ func TestCacheDirOfOthersIsRefused(t *testing.T) {
 }
 
 func TestKilledHarnessTakesTheSandboxAlong(t *testing.T) {
-	const env = "BSM_BWRAP_TEST_AGENT"
-	if agent := os.Getenv(env); agent != "" {
+	if agent := os.Getenv(asHarness); agent != "" {
 		s, err := newSandbox(backends.Options{Agent: agent})
 		if err == nil {
 			err = s.Boot(context.Background())
@@ -392,7 +447,7 @@ func TestKilledHarnessTakesTheSandboxAlong(t *testing.T) {
 	}
 	o := options(t)
 	cmd := exec.Command(os.Args[0], "-test.run=^TestKilledHarnessTakesTheSandboxAlong$")
-	cmd.Env = append(os.Environ(), env+"="+o.Agent)
+	cmd.Env = append(os.Environ(), asHarness+"="+o.Agent)
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())

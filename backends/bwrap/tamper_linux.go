@@ -109,7 +109,9 @@ func (s *Sandbox) tamperBaseline(context.Context) (func() error, error) {
 }
 
 // tamperByte makes the sandbox start from a copy of its tree and flips one bit
-// there: the tree itself is shared by every sandbox of this agent.
+// there: the tree itself is shared by every sandbox of this agent. The copy stays
+// until no instance can run on it any more; removing it would take the mounts
+// of one that does along.
 func (s *Sandbox) tamperByte(ctx context.Context) (func() error, error) {
 	s.mu.Lock()
 	r := s.r
@@ -134,12 +136,13 @@ func (s *Sandbox) tamperByte(ctx context.Context) (func() error, error) {
 	undo, err := s.change(func(r *run) func(*run) {
 		old := r.root
 		r.root.dir = dir
+		r.cleanups = append(r.cleanups, clean)
 		return func(r *run) { r.root = old }
 	})
 	if err != nil {
 		return nil, errors.Join(err, clean())
 	}
-	return func() error { return errors.Join(undo(), clean()) }, nil
+	return undo, nil
 }
 
 func copyTree(ctx context.Context, from, to string) error {
