@@ -119,6 +119,16 @@ type Tamperable interface {
 	ResetIgnoring(ctx context.Context, off ...Source) (ResetState, error)
 }
 
+// Rearmer is a Tamperable sandbox that can take up its golden state again after
+// a divergence has halted it, without a whole boot. Only P-A6 calls it, on
+// sandboxes of its own, once it has undone its change: for everybody else there
+// is no recovery from a divergence.
+type Rearmer interface {
+	// Rearm makes a failed sandbox ready. It verifies nothing: a Reset has to
+	// follow.
+	Rearm(ctx context.Context) error
+}
+
 // Controlled is a sandbox that brings its own open target, because the host
 // cannot run its agent: the mock, or a foreign architecture.
 type Controlled interface {

@@ -171,10 +171,33 @@ func (w *world) Execute(_ context.Context, inv backends.Invocation) (backends.Ex
 	return backends.Execution{Stdout: backends.NewText(b.Bytes())}, nil
 }
 
+// rearming is a world that leaves its halt on request.
+type rearming struct {
+	*world
+	err    error
+	broken bool // it is not clean afterwards
+	times  int
+}
+
+func (r *rearming) Rearm(context.Context) error {
+	r.times++
+	if r.err != nil {
+		return r.err
+	}
+	if r.broken {
+		r.set(backends.SourceFSHash, true)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.state = backends.StateReady
+	return nil
+}
+
 // dock makes fresh sandboxes of one kind and remembers them.
 type dock struct {
 	mu   sync.Mutex
 	h    habits
+	wrap func(*world) backends.Sandbox
 	made []*world
 }
 
@@ -186,6 +209,9 @@ func (d *dock) fresh(context.Context) (backends.Sandbox, error) {
 	}
 	w := newWorld(d.h)
 	d.made = append(d.made, w)
+	if d.wrap != nil {
+		return d.wrap(w), nil
+	}
 	return w, nil
 }
 

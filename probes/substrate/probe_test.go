@@ -33,6 +33,35 @@ func TestOnlyOneSandbox(t *testing.T) {
 	require.Equal(t, backends.StateFailed, own.State(), "the runner boots a fresh one")
 }
 
+// A sandbox that can be rearmed serves for all changes, as long as it is clean
+// afterwards.
+func TestRearm(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err    error
+		broken bool
+		boots  int
+	}{
+		"works":             {boots: 1},
+		"fails":             {err: errors.New("no"), boots: 3},
+		"is not clean then": {broken: true, boots: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			times := 0
+			d := &dock{wrap: func(w *world) backends.Sandbox {
+				times++
+				return &rearming{world: w, err: tc.err, broken: tc.broken}
+			}}
+			out, err := run(t.Context(), &probes.Env{Sandbox: newWorld(habits{}), Fresh: d.fresh})
+			require.NoError(t, err)
+			require.Equal(t, probes.Contained, out.Verdict, out.Reason)
+			require.Equal(t, tc.boots, times)
+			for _, w := range d.made {
+				require.Equal(t, 1, w.stopped)
+			}
+		})
+	}
+}
+
 func TestEscapes(t *testing.T) {
 	for name, tc := range map[string]struct {
 		h       habits

@@ -14,8 +14,8 @@ import (
 // is over.
 const shutdownTime = 20 * time.Second
 
-// yard supplies ready sandboxes. While one is under attack the next one boots,
-// because every divergence costs one.
+// yard supplies ready sandboxes. A divergence costs one, unless it can be
+// rearmed; so while one is under attack the next one boots.
 type yard struct {
 	env  *probes.Env
 	cur  backends.Sandbox
@@ -40,6 +40,9 @@ func (y *yard) expect(n int) { y.more = n - 1 } // the current one is the first
 func (y *yard) take(ctx context.Context) (backends.Sandbox, error) {
 	if y.cur != nil && y.cur.State() == backends.StateReady {
 		y.prepare(ctx)
+		return y.cur, nil
+	}
+	if y.rearmed(ctx) {
 		return y.cur, nil
 	}
 	if y.cur != nil {
@@ -74,9 +77,23 @@ func (y *yard) take(ctx context.Context) (backends.Sandbox, error) {
 	return y.cur, nil
 }
 
+// rearmed makes a halted sandbox usable again where it can, and has a full
+// verification say that it is clean.
+func (y *yard) rearmed(ctx context.Context) bool {
+	r, ok := y.cur.(backends.Rearmer)
+	if !ok || r.Rearm(ctx) != nil {
+		return false
+	}
+	st, err := y.cur.Reset(ctx)
+	return err == nil && st.VerificationPassed
+}
+
 // prepare begins to boot the next sandbox, if one will be needed.
 func (y *yard) prepare(ctx context.Context) {
 	if y.next != nil || y.more <= 0 || y.env.Fresh == nil {
+		return
+	}
+	if _, ok := y.cur.(backends.Rearmer); ok {
 		return
 	}
 	y.more--

@@ -122,7 +122,7 @@ func (v *salvo) summary(cases []probes.Case) string {
 	if len(bad) > 0 {
 		return strings.Join(bad, "; ")
 	}
-	s := fmt.Sprintf("%d calls with a deadline of %s ended within %s", len(cases), v.deadline.Round(time.Millisecond), longest.Round(time.Millisecond))
+	s := fmt.Sprintf("%d calls with a deadline of %s ended within %s", len(cases), v.deadline, longest.Round(time.Millisecond))
 	if v.inside {
 		return s + "; none of their processes was on the host afterwards"
 	}

@@ -192,7 +192,7 @@ func TestControlThatStays(t *testing.T) {
 }
 
 func TestPace(t *testing.T) {
-	require.Equal(t, 25*time.Millisecond, paceFor(0).deadline)
+	require.Equal(t, 15*time.Millisecond, paceFor(0).deadline)
 	require.Equal(t, 160*time.Millisecond, paceFor(20*time.Millisecond).deadline)
 	require.Equal(t, 1500*time.Millisecond, paceFor(time.Minute).deadline)
 }

@@ -35,14 +35,15 @@ type pace struct {
 	deadline time.Duration
 	late     time.Duration // how long after its deadline a call may end
 	window   time.Duration // of the processor meter and between two beats
+	windows  int           // how many of them the processor time may take to come back
 }
 
 // paceFor leaves a bomb eight times as long as its proof took: time enough to
 // start a survivor on a slow machine, and no second wasted on a fast one.
 func paceFor(one time.Duration) pace {
-	p := pace{deadline: min(max(8*one, 25*time.Millisecond), 1500*time.Millisecond), window: 250 * time.Millisecond}
-	if p.deadline < 50*time.Millisecond {
-		p.window = 20 * time.Millisecond // a simulated world: no process starts that fast
+	p := pace{deadline: min(max(8*one, 15*time.Millisecond), 1500*time.Millisecond).Round(time.Millisecond), window: 250 * time.Millisecond, windows: windows}
+	if p.deadline < 40*time.Millisecond {
+		p.window = 10 * time.Millisecond // a simulated world: no process starts that fast
 	}
 	return p
 }
@@ -151,7 +152,7 @@ func (s *scene) settle(ctx context.Context, v *salvo) {
 		sleep(ctx, v.window)
 		return
 	}
-	for range windows {
+	for range v.windows {
 		if v.after, v.cpuErr = s.cpu.share(ctx, v.window); v.cpuErr != nil || v.after <= v.idle+spinning {
 			return
 		}

@@ -18,8 +18,10 @@ const (
 	stepBytes = 1 << 20
 	// chunkBytes is mapped at a time where the big mapping was refused.
 	chunkBytes = 4 << 20
-	// stepPause gives the host's meter time to see each step.
-	stepPause = 200 * time.Microsecond
+	// pauseBytes is touched between two pauses of stepPause, which give the
+	// host's meter time to look.
+	pauseBytes = 4 << 20
+	stepPause  = 200 * time.Microsecond
 )
 
 // takeMemory maps what is asked for and touches it page by page, but no more
@@ -47,7 +49,9 @@ func takeMemory(p attack.ExhaustParams, out teller) int {
 		if !out.tell(wordReached, held) {
 			return 1
 		}
-		time.Sleep(stepPause)
+		if held%pauseBytes == 0 {
+			time.Sleep(stepPause)
+		}
 	}
 	time.Sleep(p.Hold)
 	out.tell(wordStopped, held)
