@@ -14,29 +14,26 @@ var marks = map[probes.Verdict]string{
 
 // Table draws the matrix: a row per variant, a column per probe.
 func (m Matrix) Table() string {
-	width := len("base")
+	width := max(len("base"), len(m.Backend))
 	for _, r := range m.Rows {
 		width = max(width, len(r.Leak.Name))
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%-*s  %-5s", width, m.Backend, "class")
+	end := func(line string) { b.WriteString(strings.TrimRight(line, " ") + "\n") }
+	head := fmt.Sprintf("%-*s  %-5s", width, m.Backend, "class")
 	for _, p := range m.Probes {
-		fmt.Fprintf(&b, "  %-4s", column(p))
+		head += fmt.Sprintf("  %-4s", column(p))
 	}
-	b.WriteString("\n")
+	end(head)
 	line := func(name, class string, r Row) {
-		fmt.Fprintf(&b, "%-*s  %-5s", width, name, class)
+		text := fmt.Sprintf("%-*s  %-5s", width, name, class)
 		for _, p := range m.Probes {
-			cell, ok := marks[r.Answers[p.Name]]
-			if !ok {
-				cell = ""
-			}
-			fmt.Fprintf(&b, "  %-*s", max(4, len(column(p))), cell)
+			text += fmt.Sprintf("  %-*s", max(4, len(column(p))), marks[r.Answers[p.Name]])
 		}
 		if len(r.Problems) > 0 {
-			b.WriteString("  <- PROBLEM")
+			text += "  <- PROBLEM"
 		}
-		b.WriteString("\n")
+		end(text)
 	}
 	line("base", "", m.Base)
 	for _, r := range m.Rows {
