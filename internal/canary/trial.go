@@ -72,15 +72,16 @@ func (t Trial) Claimed(cas string) bool {
 	return false
 }
 
-// Refusal returns the errno that every attempt of the sub-case ended with, when
-// each of them was denied or absent and none got further.
-func (t Trial) Refusal(cas string) (errno string, all bool) {
-	tried := t.Tried(cas)
-	for _, a := range tried {
-		if a.Result != wire.ResultDenied && a.Result != wire.ResultAbsent {
-			return "", false
-		}
-		errno = a.Errno
+// Impossible says why the call of a sub-case does not even work on a target
+// inside, and "" where it does or where the payload does not say.
+func (t Trial) Impossible(cas string) string {
+	if t.Report == nil || t.Proved(cas) {
+		return ""
 	}
-	return errno, len(tried) > 0
+	for _, a := range t.Report.Proof {
+		if a.Case == cas && a.Errno != "" && (a.Result == wire.ResultDenied || a.Result == wire.ResultAbsent) {
+			return "the call fails inside whatever its target (" + a.Errno + ")"
+		}
+	}
+	return ""
 }

@@ -50,11 +50,8 @@ func (p *plan) judgeAim(env *probes.Env, t canary.Trial, i int, a aim, seen bool
 	default:
 		c.Witness = fmt.Sprintf("the %s saw nothing", a.listener.Kind())
 	}
-	if errno, all := t.Refusal(a.cas); all && !c.Proved && !c.Required {
-		c.NotTested = "the sandbox lacks the call or refuses it"
-		if errno != "" {
-			c.NotTested += " (" + errno + ")"
-		}
+	if why := t.Impossible(a.cas); why != "" && !c.Required && c.Doubt == "" {
+		c.NotTested = why
 	}
 	return c
 }

@@ -61,8 +61,8 @@ func (v view) finish(c probes.Case, how string) probes.Case {
 	default:
 		c.Witness = "nothing of it was seen on the host"
 	}
-	if errno, all := v.attack.Refusal(c.Name); all && !c.Proved && !c.Required && c.Doubt == "" && errno != "" {
-		c.NotTested = "the sandbox lacks the call or refuses it (" + errno + ")"
+	if why := v.attack.Impossible(c.Name); why != "" && !c.Required && c.Doubt == "" {
+		c.NotTested = why
 	}
 	return c
 }

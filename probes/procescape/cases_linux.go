@@ -92,8 +92,8 @@ func finish(c probes.Case, attacked sighting) probes.Case {
 	if c.Name == attack.ProcSetns || c.Name == attack.ProcShm || c.Name == attack.ProcTTY {
 		c.Witness = "nothing of it was seen on the host"
 	}
-	if errno, all := attacked.Refusal(c.Name); all && !c.Proved && !c.Required && c.Doubt == "" && errno != "" {
-		c.NotTested = "the sandbox lacks the call or refuses it (" + errno + ")"
+	if why := attacked.Impossible(c.Name); why != "" && !c.Required && c.Doubt == "" {
+		c.NotTested = why
 	}
 	return c
 }

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 
@@ -43,6 +44,10 @@ func Run(ctx context.Context, in wire.ToolInput) int {
 	if p.Child != "" {
 		return child(ctx, p)
 	}
+	// A child belongs to the thread that made it, and is handed on when that
+	// thread ends; whoever it is handed to would take its stops from the tracer.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	r := wire.NewRecorder(attack.ProcEscape, p.Nonce)
 	if err := prove(ctx, p, r.Prove); err != nil {
 		r.Fact("proof", err.Error())

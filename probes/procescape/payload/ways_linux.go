@@ -82,14 +82,7 @@ func (j job) ptrace(cas string, c attack.ProcCanary) {
 			return nil, err
 		}
 		defer func() { _ = unix.PtraceDetach(pid) }()
-		var status unix.WaitStatus
-		for {
-			_, err = unix.Wait4(pid, &status, unix.WALL, nil)
-			if err != unix.EINTR {
-				break
-			}
-		}
-		if err != nil {
+		if err := awaitStop(pid); err != nil {
 			return nil, err
 		}
 		data = make([]byte, max(8, min(c.SecretLen, 256)))
@@ -102,6 +95,28 @@ func (j job) ptrace(cas string, c attack.ProcCanary) {
 		}
 		return data[:n], err
 	})
+}
+
+// awaitStop waits for the stop that attaching asked for and lets other signals
+// pass.
+func awaitStop(pid int) error {
+	for {
+		var status unix.WaitStatus
+		_, err := unix.Wait4(pid, &status, unix.WALL, nil)
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return err
+		case !status.Stopped():
+			return unix.ESRCH
+		case status.StopSignal() == unix.SIGSTOP:
+			return nil
+		default:
+			if err := unix.PtraceCont(pid, int(status.StopSignal())); err != nil {
+				return err
+			}
+		}
+	}
 }
 
 // setns enters the mount namespace of each process that might be outside and
