@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/brainst0rm/sandbox-redteam/internal/attack"
@@ -41,20 +42,26 @@ func poison(ctx context.Context, in wire.ToolInput) int {
 	err := errors.New("no such mode")
 	if content != nil {
 		rec.Prove(wire.Attempt{Case: p.Mode, Op: "write", Target: "simulated pipe", Result: wire.ResultOK})
-		step := len(content)
 		if p.Mode == attack.PoisonDrip {
-			step = 1
-		}
-		// Every step has its time from the beginning, so that what a timer
-		// takes too long does not add up.
-		begin, steps := time.Now(), time.Duration(len(content)/step)
-		err = nil
-		for i := time.Duration(1); len(content) > 0 && err == nil; i++ {
-			_, err = in.Channel.Write(content[:step])
-			content = content[step:]
-			sleep(ctx, time.Until(begin.Add(hold*i/steps)))
+			err = drip(ctx, in.Channel, content, attack.PoisonShown(p.Mode, content), hold)
+		} else if _, err = in.Channel.Write(content); err == nil {
+			sleep(ctx, hold)
 		}
 	}
 	rec.Try(wire.Outcome(p.Mode, "write", "message channel", err))
 	return report(in, rec)
+}
+
+// drip writes byte by byte: what has to be seen of it without delay, the rest
+// spread over hold.
+func drip(ctx context.Context, w io.Writer, content []byte, quick int, hold time.Duration) error {
+	for i := range content {
+		if _, err := w.Write(content[i : i+1]); err != nil {
+			return err
+		}
+		if i >= quick {
+			sleep(ctx, hold/time.Duration(len(content)-quick))
+		}
+	}
+	return nil
 }
