@@ -15,6 +15,11 @@ const (
 	// fork bomb is still after a few; a tree whose members wake each other
 	// never is.
 	freezeRounds = 8
+	// emptyLooks is how many looks in a row must find nothing. One does not
+	// suffice: a process may fork and end while /proc is being read, and its
+	// child be missed. That the agent has no child at all is proof at once,
+	// but with other calls in flight it has.
+	emptyLooks = 4
 	// killPause is the time between two looks at a tree that is dying.
 	killPause = 500 * time.Microsecond
 	// killLimit ends a hopeless attempt, such as on a process of another user.
@@ -97,12 +102,14 @@ func (t *tree) members() (map[int]process, error) {
 func (r *Runner) killUntilGone(ctx context.Context, members func() (map[int]process, error), last int) error {
 	ctx, cancel := context.WithTimeout(ctx, killLimit)
 	defer cancel()
-	for {
+	for empty := 0; ; {
 		left, err := r.killRound(members, last)
 		if err != nil {
 			return err
 		}
-		if left == 0 {
+		if r.strike(last) || left > 0 {
+			empty = 0
+		} else if empty++; r.reap() || empty == emptyLooks {
 			return nil
 		}
 		select {
@@ -147,6 +154,58 @@ func (r *Runner) killRound(members func() (map[int]process, error), last int) (i
 		}
 	}
 	return living, nil
+}
+
+// strikes bounds how often one strike looks.
+const strikes = 500
+
+// strike kills the children of the two processes that orphans fall to, as fast
+// as they can be listed, until a look finds nothing new. It reports whether it
+// found anything. It is for a chain of processes each of which forks the next
+// and ends: a walk over all of /proc never meets a living one, but each is for
+// a moment a child of a subreaper.
+func (r *Runner) strike(subreaper int) (found bool) {
+	r.steady.RLock()
+	defer r.steady.RUnlock()
+	self := os.Getpid()
+	buried := map[process]bool{}
+	for range strikes {
+		fresh := false
+		for _, parent := range []int{subreaper, self} {
+			if parent != self && !r.isMain(parent) {
+				continue // reaped: the pid may be somebody else's by now
+			}
+			for _, pid := range children(parent) {
+				if parent == self && r.isMain(pid) {
+					continue
+				}
+				p, ok := readProcess(pid)
+				switch {
+				case !ok: // ended since, and may have forked before
+					fresh = true
+				case p.dead():
+					fresh = fresh || !buried[p]
+					buried[p] = true
+				case p.ppid == parent:
+					signalProcess(p, unix.SIGKILL)
+					fresh = true
+				}
+			}
+		}
+		if !fresh {
+			return found
+		}
+		found = true
+		r.reap()
+	}
+	return found
+}
+
+// isMain reports whether pid is the first process of a call.
+func (r *Runner) isMain(pid int) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mains[pid] != nil
 }
 
 // signalProcess signals exactly the process that was seen, not one that has got

@@ -91,9 +91,9 @@ func New(cgroup string) (*Runner, error) {
 const threadReserve = 8
 
 // reserveThreads makes the runtime start threads now and keep them, in the agent
-// and in the first process of each call. Later, when
-// a fork bomb shares their pid limit, it could not, and it ends a
-// program that needs a thread and gets none.
+// and in the first process of each call. Later, when a fork bomb shares their
+// pid limit, it could not, and it ends a program that needs a thread and gets
+// none.
 func reserveThreads() {
 	var up, down sync.WaitGroup
 	up.Add(threadReserve)
@@ -131,13 +131,12 @@ func (r *Runner) reapLoop() {
 	}
 }
 
-// reap collects every dead child. What is no call's first process is an orphan
-// of some tree and needs nothing more.
-func (r *Runner) reap() {
+// reap collects every dead child and reports whether no child is left. What is
+// no call's first process is an orphan of some tree and needs nothing more.
+func (r *Runner) reap() (none bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var ended []*child
-	none := false
 	for {
 		var st syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &st, syscall.WNOHANG, nil)
@@ -158,6 +157,7 @@ func (r *Runner) reap() {
 		c.alone = none
 		close(c.exited)
 	}
+	return none
 }
 
 // Spawn is an agent.SpawnFunc.

@@ -83,6 +83,22 @@ func snapshot() (map[int]process, error) {
 	return ps, nil
 }
 
+// children lists the children of pid's first thread, which is the one that
+// orphans are given to. Where the kernel keeps no such list it is empty.
+func children(pid int) (out []int) {
+	dir := "/proc/" + strconv.Itoa(pid)
+	b, err := os.ReadFile(dir + "/task/" + strconv.Itoa(pid) + "/children")
+	if err != nil {
+		return nil
+	}
+	for _, f := range strings.Fields(string(b)) {
+		if child, err := strconv.Atoi(f); err == nil {
+			out = append(out, child)
+		}
+	}
+	return out
+}
+
 // under returns the processes whose line of parents meets one of roots, the
 // roots included.
 func under(ps map[int]process, roots map[int]bool) map[int]process {
