@@ -29,6 +29,7 @@ var (
 	_ backends.Tamperable    = (*Sandbox)(nil)
 	_ backends.FrameTimer    = (*Sandbox)(nil)
 	_ backends.Renderer      = (*Sandbox)(nil)
+	_ backends.Images        = (*Sandbox)(nil)
 )
 
 // Usage reads what the guest's memory occupies on the host, and what QEMU's
@@ -195,6 +196,16 @@ func (s *Sandbox) promote(ex backends.Execution) backends.Execution {
 		ex.ExitCode, ex.Stdout, ex.Stderr = forged.ExitCode, backends.NewText([]byte(forged.Stdout)), backends.NewText([]byte(forged.Stderr))
 	}
 	return ex
+}
+
+// ImageFiles is this run's private copy of the disk.
+func (s *Sandbox) ImageFiles() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cur == nil {
+		return nil
+	}
+	return []string{s.r.rootfsPath}
 }
 
 // Provenance says what really runs.

@@ -122,15 +122,10 @@ func (s *Sandbox) boot(ctx context.Context) (err error) {
 		return fmt.Errorf("it fails once in %d", flakyEvery)
 	}
 	r := s.r
-	s.step("make the run directory", &err, func() error { return s.makeDir() })
+	s.step("make the run directory", &err, s.makeDir)
 	s.step("load the guest image", &err, func() error { return s.loadImage(ctx) })
 	s.step("make the cgroup", &err, func() error { return s.makeGroup(ctx) })
-	s.step("choose the accelerator", &err, func() error {
-		if r.accel == "" {
-			r.accel = accelTCG
-		}
-		return s.chooseAccel(ctx)
-	})
+	s.step("choose the accelerator", &err, func() error { return s.chooseAccel(ctx) })
 	var first *vm
 	var ram, dev *os.File
 	defer func() {
@@ -209,10 +204,11 @@ func (s *Sandbox) boot(ctx context.Context) (err error) {
 		hashed := make(chan error, 1)
 		go func() { hashed <- r.hashSnapshot(ctx) }()
 		v, err := s.restore(ctx)
+		err = errors.Join(err, <-hashed)
 		s.mu.Lock()
 		s.cur = v
 		s.mu.Unlock()
-		return errors.Join(err, <-hashed)
+		return err
 	})
 	s.step("verify the first instance", &err, func() error {
 		// A persisted baseline is checked from the first instance on; one
@@ -265,12 +261,11 @@ func (s *Sandbox) makeDir() error {
 	}
 	var b [4]byte
 	_, _ = rand.Read(b[:]) // never fails since Go 1.24
-	// Long enough for the QEMUs of a long run: "v" and a number.
-	if dir, rec, err := socketDir(s.o.Ledger, parent, "bsm-"+hex.EncodeToString(b[:])); err != nil {
+	dir, rec, err := socketDir(s.o.Ledger, parent, "bsm-"+hex.EncodeToString(b[:]))
+	if err != nil {
 		return err
-	} else {
-		s.r.dir, s.r.dirRec = dir, rec
 	}
+	s.r.dir, s.r.dirRec = dir, rec
 	return nil
 }
 
@@ -302,15 +297,19 @@ func (s *Sandbox) loadImage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.rootfs = f
+	defer func() { _ = f.Close() }()
 	if r.digests["rootfs"], err = s.copyIn(ctx, image.RootfsFile, f); err != nil {
 		return err
 	}
-	mode := os.FileMode(0o444)
+	mode, access := os.FileMode(0o444), os.O_RDONLY
 	if s.leaks[leakWritableDisk] {
-		mode = 0o666
+		mode, access = 0o666, os.O_RDWR
 	}
 	if err := f.Chmod(mode); err != nil {
+		return err
+	}
+	// QEMU inherits this descriptor, so it must not be able to do more.
+	if r.rootfs, err = os.OpenFile(r.rootfsPath, access, 0); err != nil {
 		return err
 	}
 	if s.leaks[leakSharedDir] {

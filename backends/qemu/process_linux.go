@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"runtime"
@@ -13,6 +14,7 @@ import (
 	"github.com/brainst0rm/sandbox-redteam/backends"
 	"github.com/brainst0rm/sandbox-redteam/internal/fuse"
 	"github.com/brainst0rm/sandbox-redteam/internal/ledger"
+	"github.com/brainst0rm/sandbox-redteam/internal/qmp"
 )
 
 // nobody is the host identity that QEMU gets when the harness is root.
@@ -150,10 +152,9 @@ func (p *process) during(ctx context.Context, do func(ctx context.Context) error
 	if err == nil {
 		return nil
 	}
-	// A dying QEMU closes its sockets before it can be reaped.
-	t := time.NewTimer(100 * time.Millisecond)
-	defer t.Stop()
-	if !errors.Is(err, context.DeadlineExceeded) {
+	if lost(err) { // a dying QEMU closes its sockets before it can be reaped
+		t := time.NewTimer(100 * time.Millisecond)
+		defer t.Stop()
 		select {
 		case <-p.dead:
 		case <-t.C:
@@ -163,4 +164,14 @@ func (p *process) during(ctx context.Context, do func(ctx context.Context) error
 		return errors.Join(p.death(), err)
 	}
 	return err
+}
+
+// lost reports whether err is what the end of a connection looks like.
+func lost(err error) bool {
+	for _, e := range []error{backends.ErrClosed, backends.ErrHandshakeFailed, qmp.ErrClosed, io.EOF, syscall.EPIPE, syscall.ECONNRESET, syscall.ECONNREFUSED} {
+		if errors.Is(err, e) {
+			return !errors.Is(err, context.DeadlineExceeded)
+		}
+	}
+	return false
 }

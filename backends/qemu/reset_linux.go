@@ -96,10 +96,16 @@ func (s *Sandbox) ResetIgnoring(ctx context.Context, off ...backends.Source) (ba
 	s.cur, s.state = nil, backends.StateFailed
 	s.mu.Unlock()
 	err = errors.Join(err, cur.kill())
-	if backends.CodeOf(err) == "" && ctx.Err() == nil {
+	if ctx.Err() == nil && !isResetError(err) {
 		err = &backends.Error{Code: backends.ErrResetFailed, Doing: "reset qemu", Err: err, Fix: "boot a fresh sandbox"}
 	}
 	return st, err
+}
+
+// isResetError reports whether err says by itself how a reset failed. Whatever
+// else came of QEMU or the agent is a failed reset.
+func isResetError(err error) bool {
+	return errors.Is(err, backends.ErrResetFailed) || errors.Is(err, backends.ErrResetDivergence) || errors.Is(err, backends.ErrResetTimeout)
 }
 
 func (s *Sandbox) reset(ctx context.Context, old *vm, off []backends.Source) (st backends.ResetState, err error) {

@@ -222,6 +222,10 @@ func (s *Sandbox) ready() (*vm, error) {
 	if s.state != backends.StateReady || s.cur == nil {
 		return nil, backends.Errorf(backends.ErrToolError, "use the qemu sandbox", "it is %s, not ready", s.state)
 	}
+	if s.cur.exited() {
+		s.state = backends.StateFailed
+		return nil, &backends.Error{Code: backends.ErrClosed, Doing: "use the qemu sandbox", Err: s.cur.death(), Fix: "boot a fresh sandbox"}
+	}
 	return s.cur, nil
 }
 
