@@ -23,4 +23,6 @@ func Entry() backends.Entry {
 	}
 }
 
-func defaultLimits() backends.Limits { return backends.Limits{MemoryBytes: 256 << 20, Pids: 128} }
+// defaultLimits leave room for the batteries. A task is a thread here, and a
+// tool is a Go program: 20 processes of a few calls at once have over 128.
+func defaultLimits() backends.Limits { return backends.Limits{MemoryBytes: 256 << 20, Pids: 512} }
