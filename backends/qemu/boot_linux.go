@@ -203,7 +203,7 @@ func (s *Sandbox) boot(ctx context.Context) (err error) {
 		// reads it.
 		hashed := make(chan error, 1)
 		go func() { hashed <- r.hashSnapshot(ctx) }()
-		v, err := s.restore(ctx)
+		v, err := s.restore(ctx, func(context.Context) error { return nil })
 		err = errors.Join(err, <-hashed)
 		s.mu.Lock()
 		s.cur = v

@@ -2,6 +2,7 @@ package qemu
 
 import (
 	"context"
+	"errors"
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
 )
@@ -22,7 +23,13 @@ func (s *Sandbox) Rearm(ctx context.Context) error {
 	if !halted {
 		return backends.Errorf(backends.ErrToolError, "rearm the qemu sandbox", "it is %s, not halted by a divergence", s.State())
 	}
-	v, err := s.restore(ctx)
+	v, err := s.restore(ctx, func(context.Context) error { return nil })
+	if err == nil {
+		// What halted it may still be there.
+		if _, err = s.verify(ctx, v); err != nil {
+			err = errors.Join(err, v.kill())
+		}
+	}
 	if err != nil {
 		return &backends.Error{Code: backends.ErrResetFailed, Doing: "rearm the qemu sandbox", Err: err, Fix: "boot a fresh sandbox"}
 	}

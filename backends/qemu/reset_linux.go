@@ -26,8 +26,9 @@ type hooks struct {
 }
 
 // restore starts a fresh QEMU from the golden snapshot and opens a session with
-// its agent. Nothing is left behind after an error.
-func (s *Sandbox) restore(ctx context.Context) (_ *vm, err error) {
+// its agent. While QEMU starts, and before it reads the snapshot, first is run.
+// Nothing is left behind after an error.
+func (s *Sandbox) restore(ctx context.Context, first func(context.Context) error) (_ *vm, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.t.restore, fmt.Errorf("not restored within %s", s.t.restore))
 	defer cancel()
 	state, err := s.r.dev.reopen()
@@ -35,9 +36,14 @@ func (s *Sandbox) restore(ctx context.Context) (_ *vm, err error) {
 		return nil, err
 	}
 	defer func() { _ = state.Close() }()
+	ready := make(chan error, 1)
+	go func() { ready <- first(ctx) }()
 	v, err := s.launchVM(ctx, vmSpec{Incoming: true}, s.r.ram.f)
-	if err != nil {
-		return nil, err
+	if rerr := <-ready; err != nil || rerr != nil {
+		if err == nil {
+			err = v.kill()
+		}
+		return nil, errors.Join(rerr, err)
 	}
 	defer func() {
 		if err != nil {
@@ -116,9 +122,16 @@ func (s *Sandbox) reset(ctx context.Context, old *vm, off []backends.Source) (st
 		return s.verify(ctx, old, off...)
 	}
 	var m markers
-	s.step("plant the markers", &err, func() (err error) { m, err = s.plant(ctx, old); return err })
 	var v *vm
-	s.step("restore the snapshot", &err, func() (err error) { v, err = s.restore(ctx); return err })
+	s.step("restore the snapshot", &err, func() (err error) {
+		v, err = s.restore(ctx, func(ctx context.Context) (err error) {
+			if m, err = s.plant(ctx, old); err != nil {
+				return fmt.Errorf("plant the markers: %w", err)
+			}
+			return nil
+		})
+		return err
+	})
 	if err != nil {
 		return st, err
 	}
