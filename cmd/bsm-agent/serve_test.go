@@ -112,7 +112,7 @@ func TestEndlessOutputIsBoundedAndAnswered(t *testing.T) {
 	require.True(t, r.TimedOut)
 	require.Greater(t, r.StdoutLength, int64(4<<20))
 	require.Len(t, r.StdoutSHA256, 64)
-	require.Less(t, time.Since(begin), 3*time.Second)
+	require.Less(t, time.Since(begin), patience)
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", i.cmd.Process.Pid))
 	require.NoError(t, err)
 	for line := range strings.Lines(string(status)) {
