@@ -42,6 +42,9 @@ need_packages() {
 		"${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends "${missing[@]}" >&2
 }
 
+# need_go also keeps the go command from failing in a checkout that belongs to
+# another user, of which git refuses to speak.
 need_go() {
+	git rev-parse HEAD >/dev/null 2>&1 || export GOFLAGS="${GOFLAGS:-} -buildvcs=false"
 	command -v go >/dev/null || die "go is not in PATH; fix: install Go from https://go.dev/dl/ (the version in go.mod)"
 }

@@ -45,10 +45,10 @@ func Ensure(ctx context.Context, o Options) (Manifest, error) {
 		return Manifest{}, err
 	}
 	defer unlock()
-	if Fresh(o.OutDir, o) {
+	if m, ok := fresh(o.OutDir, o); ok {
 		now := time.Now()
 		_ = os.Chtimes(o.OutDir, now, now) // only the pruning order depends on it
-		return Verify(o.OutDir)
+		return m, nil
 	}
 	o.log().Info("building guest image", "dir", o.OutDir)
 	m, err := Build(ctx, o)

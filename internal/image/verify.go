@@ -71,8 +71,19 @@ func parseManifest(text []byte) (Manifest, error) {
 // distribution's kernel the input is the package in the cache; that a newer one
 // has been published does not make an image stale.
 func Fresh(dir string, o Options) bool {
+	_, ok := fresh(dir, o)
+	return ok
+}
+
+// fresh is Fresh and returns the verified manifest, whatever the answer.
+func fresh(dir string, o Options) (Manifest, bool) {
 	m, err := Verify(dir)
-	if err != nil || o.check() != nil || m.Arch != o.Arch || !slices.Equal(m.ExtraModules, o.Modules) {
+	return m, err == nil && matches(m, o)
+}
+
+// matches compares a verified image with the present inputs.
+func matches(m Manifest, o Options) bool {
+	if o.check() != nil || m.Arch != o.Arch || !slices.Equal(m.ExtraModules, o.Modules) {
 		return false
 	}
 	disk, err := rootDisk()
