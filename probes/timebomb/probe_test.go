@@ -197,6 +197,12 @@ func TestPace(t *testing.T) {
 	require.Equal(t, 1500*time.Millisecond, paceFor(time.Minute).deadline)
 }
 
+func TestWidth(t *testing.T) {
+	for pids, want := range map[int]int{0: 3, 16: 1, 64: 1, 128: 2, 4096: 3} {
+		require.Equal(t, want, widthFor(pids), "%d", pids)
+	}
+}
+
 func TestMetadata(t *testing.T) {
 	p := New()
 	require.Equal(t, Name, p.Name)
