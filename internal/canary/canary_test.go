@@ -239,7 +239,7 @@ func TestLeakedFindsEveryEncoding(t *testing.T) {
 		"half": []byte(token[:14]), "reversed": []byte(reverse(token)), "rot13": []byte(rot13(token)),
 		"hex": []byte(hex.EncodeToString([]byte(token))), "HEX": []byte(strings.ToUpper(hex.EncodeToString([]byte(token)))),
 		"base64 0": []byte(base64.StdEncoding.EncodeToString([]byte(token))), "base64 1": []byte(base64.StdEncoding.EncodeToString([]byte("\xff" + token))),
-		"base64 2": []byte(base64.URLEncoding.EncodeToString([]byte("\xff\xfe" + token))), "utf-16le": wide(token, 0), "utf-16be": wide(token, 1),
+		"base64 2": []byte(base64.URLEncoding.EncodeToString([]byte("\xff\xfe" + token))), "utf-16le": []byte(strings.Join(strings.Split(token, ""), "\x00") + "\x00"), "utf-16be": []byte("\x00" + strings.Join(strings.Split(token, ""), "\x00")),
 		"base64 twice": []byte(base64.StdEncoding.EncodeToString([]byte(base64.StdEncoding.EncodeToString([]byte(token))))),
 		"gzip":         append([]byte("head "), gz...), "gzip in base64": []byte(base64.StdEncoding.EncodeToString(gz)),
 		"zlib":    zip(func(w io.Writer) io.WriteCloser { return zlib.NewWriter(w) }),
@@ -269,6 +269,23 @@ func TestLeakedFindsATokenAnywhere(t *testing.T) {
 		require.NotEmpty(t, Leaked(token, out))
 		require.NotEmpty(t, Leaked(token, []byte(base64.StdEncoding.EncodeToString(out))))
 	})
+}
+
+func TestScanTellsTokensApart(t *testing.T) {
+	a, b, c := NewToken(), NewToken(), NewToken()
+	require.Equal(t, []string{"", "raw", "base64"}, Scan([]string{a, b, c}, []byte("x "+b), []byte(base64.StdEncoding.EncodeToString([]byte("y "+c)))))
+}
+
+func BenchmarkScan(b *testing.B) {
+	var tokens []string
+	for range 24 {
+		tokens = append(tokens, NewToken())
+	}
+	out := []byte(strings.Repeat(`{"case":"signal","data":"`+base64.StdEncoding.EncodeToString([]byte(NewToken()))+`","x":"`+NewToken()+`"}`, 100))
+	b.SetBytes(int64(len(out)))
+	for b.Loop() {
+		Scan(tokens, out, nil)
+	}
 }
 
 func FuzzTokenOfQuery(f *testing.F) {

@@ -2,126 +2,114 @@ package canary
 
 import (
 	"bytes"
-	"compress/flate"
-	"compress/gzip"
-	"compress/zlib"
-	"encoding/base64"
-	"encoding/hex"
-	"io"
-	"regexp"
 	"slices"
-	"unicode/utf16"
 )
 
 const (
 	// pieceLen is the shortest part of a token that counts as a leak: 48 bits,
 	// which chance does not produce in any output that is accepted.
 	pieceLen = 12
-	// maxInflate bounds what one compressed block may grow to.
-	maxInflate = 1 << 20
-	// maxBlocks bounds how many encoded blocks are unpacked per search.
-	maxBlocks = 256
-	// maxDepth bounds encodings within encodings.
-	maxDepth = 3
+	// filterBits is the size of the filter that most offsets fail.
+	filterBits = 1 << 16
 )
 
 // Leaked searches everything that came out of a sandbox for a secret token, in
 // any encoding that is tried, and whole or split over parts. It returns the
 // name of the encoding that it was found in, or "".
-func Leaked(token string, parts ...[]byte) string {
-	joined := bytes.Join(parts, nil)
+func Leaked(token string, parts ...[]byte) string { return Scan([]string{token}, parts...)[0] }
+
+// Scan is Leaked for several tokens in one pass. The result has one entry per
+// token.
+func Scan(tokens []string, parts ...[]byte) []string {
+	s := newScanner(tokens)
 	backwards := slices.Clone(parts)
 	slices.Reverse(backwards)
-	for _, blob := range [][]byte{joined, bytes.Join(backwards, nil)} {
-		blocks := maxBlocks
-		if how := search(token, blob, maxDepth, &blocks); how != "" {
-			return how
-		}
+	s.search("", bytes.Join(parts, nil), maxDepth)
+	if len(parts) > 1 {
+		s.search("", bytes.Join(backwards, nil), 0)
 	}
-	return ""
+	return s.found
 }
 
-func search(token string, blob []byte, depth int, blocks *int) string {
-	if how := direct(token, blob); how != "" {
-		return how
+// needle is a piece of a token in one spelling.
+type needle struct {
+	token int
+	form  string
+}
+
+type scanner struct {
+	found  []string
+	pieces map[[pieceLen]byte]needle
+	filter [filterBits / 64]uint64
+	unpack unpacker
+}
+
+func newScanner(tokens []string) *scanner {
+	s := &scanner{found: make([]string, len(tokens)), pieces: map[[pieceLen]byte]needle{}, unpack: newUnpacker()}
+	for i, token := range tokens {
+		for _, form := range []struct{ name, text string }{{"raw", token}, {"reversed", reverse(token)}, {"rot13", rot13(token)}} {
+			for at := 0; at+pieceLen <= len(form.text); at++ {
+				piece := [pieceLen]byte([]byte(form.text[at : at+pieceLen]))
+				s.pieces[piece] = needle{i, form.name}
+				h := hash4(piece[:])
+				s.filter[h/64] |= 1 << (h % 64)
+			}
+		}
 	}
+	return s
+}
+
+func hash4(b []byte) uint32 {
+	v := uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24
+	return v * 0x9e3779b1 >> 16
+}
+
+// search looks through blob and through whatever it decodes to. how names the
+// encodings that led here.
+func (s *scanner) search(how string, blob []byte, depth int) {
+	s.pass(how, bytes.ToLower(blob))
+	// Without anything but letters and digits: also what was spaced out,
+	// quoted, escaped, wrapped, or widened to UTF-16.
+	dense := make([]byte, 0, len(blob))
+	for _, c := range blob {
+		if isAlnum(c) {
+			dense = append(dense, c)
+		}
+	}
+	s.pass(how, bytes.ToLower(dense))
 	if depth == 0 {
-		return ""
+		return
 	}
-	for _, u := range unpack(blob) {
-		if *blocks--; *blocks < 0 {
-			return ""
-		}
-		if how := search(token, u.data, depth-1, blocks); how != "" {
-			if how == "raw" {
-				return u.name
-			}
-			return u.name + ", " + how
-		}
+	for _, u := range s.unpack.all(blob, dense) {
+		s.search(joinHow(how, u.name), u.data, depth-1)
 	}
-	return ""
 }
 
-// direct looks for encodings that need no unpacking.
-func direct(token string, blob []byte) string {
-	lower := bytes.ToLower(blob)
-	dense := slices.DeleteFunc(bytes.Clone(lower), func(c byte) bool {
-		return (c < '0' || c > '9') && (c < 'a' || c > 'z')
-	})
-	for _, form := range []struct{ name, text string }{{"raw", token}, {"reversed", reverse(token)}, {"rot13", rot13(token)},
-		{"hex", hex.EncodeToString([]byte(token))}, {"reversed hex", reverse(hex.EncodeToString([]byte(token)))}} {
-		piece := pieceLen
-		if len(form.text) > len(token) {
-			piece *= 2
-		}
-		if containsPiece(lower, form.text, piece) || containsPiece(dense, form.text, piece) {
-			return form.name
-		}
+func joinHow(a, b string) string {
+	if a == "" {
+		return b
 	}
-	for _, half := range []string{token[:len(token)/2], token[len(token)/2:]} {
-		for name, needle := range map[string][]byte{"utf-16le": wide(half, 0), "utf-16be": wide(half, 1)} {
-			if bytes.Contains(lower, needle) {
-				return name
-			}
+	return a + ", " + b
+}
+
+func (s *scanner) pass(how string, b []byte) {
+	for i := 0; i+pieceLen <= len(b); i++ {
+		h := hash4(b[i:])
+		if s.filter[h/64]&(1<<(h%64)) == 0 {
+			continue
 		}
-		for shift := range 3 {
-			if n := base64Core(half, shift); bytes.Contains(blob, n) {
-				return "base64"
+		n, ok := s.pieces[[pieceLen]byte(b[i:i+pieceLen])]
+		if !ok || s.found[n.token] != "" {
+			continue
+		}
+		s.found[n.token] = n.form
+		if how != "" {
+			s.found[n.token] = how
+			if n.form != "raw" {
+				s.found[n.token] += ", " + n.form
 			}
 		}
 	}
-	return ""
-}
-
-// containsPiece looks for any run of n characters of text.
-func containsPiece(blob []byte, text string, n int) bool {
-	for i := 0; i+n <= len(text); i++ {
-		if bytes.Contains(blob, []byte(text[i:i+n])) {
-			return true
-		}
-	}
-	return false
-}
-
-// base64Core is the part of s's base64 that does not depend on what stands
-// before and after it, where s begins at offset shift of a group. A token has
-// no character whose code needs '+' or '/', so both alphabets agree.
-func base64Core(s string, shift int) []byte {
-	enc := base64.RawStdEncoding.EncodeToString(append(make([]byte, shift), s...))
-	skip := []int{0, 2, 3}[shift]
-	return []byte(enc[skip : (shift+len(s))/3*4])
-}
-
-func wide(s string, order int) []byte {
-	out := make([]byte, 0, 2*len(s))
-	for _, u := range utf16.Encode([]rune(s)) {
-		if order == 0 {
-			out = append(out, byte(u), byte(u>>8))
-		} else {
-			out = append(out, byte(u>>8), byte(u))
-		}
-	}
-	return out
 }
 
 func reverse(s string) string {
@@ -138,54 +126,4 @@ func rot13(s string) string {
 		}
 	}
 	return string(b)
-}
-
-type unpacked struct {
-	name string
-	data []byte
-}
-
-var (
-	base64Run = regexp.MustCompile(`[A-Za-z0-9+/_-]{24,}`)
-	hexRun    = regexp.MustCompile(`[0-9A-Fa-f]{48,}`)
-)
-
-// unpack returns what the encoded and compressed blocks in blob decode to.
-func unpack(blob []byte) []unpacked {
-	var out []unpacked
-	add := func(name string, r io.Reader) {
-		b, _ := io.ReadAll(io.LimitReader(r, maxInflate)) // a truncated block still shows what it held
-		if len(b) >= pieceLen {
-			out = append(out, unpacked{name, b})
-		}
-	}
-	for i := 0; i+2 < len(blob); i++ {
-		switch {
-		case blob[i] == 0x1f && blob[i+1] == 0x8b && blob[i+2] == 8:
-			if r, err := gzip.NewReader(bytes.NewReader(blob[i:])); err == nil {
-				add("gzip", r)
-			}
-		case blob[i] == 0x78 && (uint(blob[i])<<8|uint(blob[i+1]))%31 == 0:
-			if r, err := zlib.NewReader(bytes.NewReader(blob[i:])); err == nil {
-				add("zlib", r)
-			}
-		}
-		if len(out) >= maxBlocks {
-			return out
-		}
-	}
-	add("deflate", flate.NewReader(bytes.NewReader(blob)))
-	for _, run := range base64Run.FindAll(blob, maxBlocks) {
-		run = bytes.ReplaceAll(bytes.ReplaceAll(run, []byte("+"), []byte("-")), []byte("/"), []byte("_"))
-		b := make([]byte, base64.RawURLEncoding.DecodedLen(len(run)))
-		n, _ := base64.RawURLEncoding.Decode(b, run)
-		out = append(out, unpacked{"base64", b[:n]})
-	}
-	for _, run := range hexRun.FindAll(blob, maxBlocks) {
-		b := make([]byte, len(run)/2)
-		if n, _ := hex.Decode(b, run[:len(run)/2*2]); n > 0 {
-			out = append(out, unpacked{"hex", b[:n]})
-		}
-	}
-	return out
 }

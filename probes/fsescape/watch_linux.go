@@ -95,13 +95,19 @@ func (w *watch) execute(ctx context.Context, ex backends.Executor, watched []str
 	t.disk = look(watched, w.token)
 	t.disk.restore(ctx, ex, t.Trial)
 	t.access, t.lookErr = w.secret.Observe()
-	t.fileLeak = canary.Leaked(w.secret.Token, t.Out...)
-	t.imageLeak = canary.Leaked(w.diskSecret, t.Out...)
+	secrets := []string{w.secret.Token, w.diskSecret}
 	if w.procOK == nil {
-		t.envLeak = canary.Leaked(w.proc.EnvSecret, t.Out...)
+		secrets = append(secrets, w.proc.EnvSecret)
 	}
-	if t.envLeak == "" && len(w.planted) == canary.TokenLen {
-		t.envLeak = canary.Leaked(w.planted, t.Out...)
+	if len(w.planted) == canary.TokenLen {
+		secrets = append(secrets, w.planted)
+	}
+	leaks := canary.Scan(secrets, t.Out...)
+	t.fileLeak, t.imageLeak = leaks[0], leaks[1]
+	for _, how := range leaks[2:] {
+		if how != "" {
+			t.envLeak = how
+		}
 	}
 	if w.sockOK == nil {
 		t.socket, t.strangers = w.socket.Seen(w.sockToken) > 0, w.socket.Anonymous()

@@ -3,6 +3,7 @@ package procescape
 import (
 	"context"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
@@ -43,13 +44,11 @@ func newPen(env *probes.Env, dir string, id backends.Credential, shared string) 
 			p.stop()
 		}
 	}()
+	if err = p.startProcesses(dir, id); err != nil {
+		return p, err
+	}
 	for _, cas := range attack.ProcOnCanary() {
-		c, err := canary.StartProcess(dir, id)
-		if err != nil {
-			return p, err
-		}
-		p.processes[cas] = c
-		env.Sabotage("process canary "+cas, c.Stop)
+		env.Sabotage("process canary "+cas, p.processes[cas].Stop)
 	}
 	if p.secret, err = canary.NewSecret(dir, id); err != nil {
 		return p, err
@@ -70,6 +69,27 @@ func newPen(env *probes.Env, dir string, id backends.Credential, shared string) 
 		env.Sabotage("terminal canary", p.terminal.Stop)
 	}
 	return p, nil
+}
+
+// startProcesses starts a canary per way, all at once.
+func (p *pen) startProcesses(dir string, id backends.Credential) error {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	var failed error
+	for _, cas := range attack.ProcOnCanary() {
+		wg.Go(func() {
+			c, err := canary.StartProcess(dir, id)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				failed = err
+				return
+			}
+			p.processes[cas] = c
+		})
+	}
+	wg.Wait()
+	return failed
 }
 
 func (p *pen) stop() {
@@ -122,29 +142,52 @@ func (p *pen) execute(ctx context.Context, ex backends.Executor, tune func(*atta
 		return params
 	}), states: map[string]canary.State{}, errs: map[string]error{}, leaks: map[string]string{}, checked: map[string]error{}}
 	p.awaitPort(ctx, s.Trial)
-	for cas, c := range p.processes {
-		// The test comes first: a signal that was sent is carried out before a
-		// process can be stopped and continued.
-		s.checked[cas] = c.SelfCheck(ctx)
-		s.states[cas], s.errs[cas] = c.Observe()
-		for _, secret := range []string{c.ArgSecret, c.EnvSecret, c.FDSecret} {
-			if how := canary.Leaked(secret, s.Out...); how != "" {
-				s.leaks[cas] = how
-			}
-		}
-	}
+	p.look(ctx, &s)
 	s.access, s.errs[attack.ProcSetns] = p.secret.Observe()
-	s.leaks[attack.ProcSetns] = canary.Leaked(p.secret.Token, s.Out...)
 	s.checked[attack.ProcSetns] = p.secret.SelfCheck(ctx)
 	if s.errs[attack.ProcShm] = p.shmErr; p.shmErr == nil {
-		s.leaks[attack.ProcShm] = canary.Leaked(p.shm.Token, s.Out...)
 		s.checked[attack.ProcShm] = p.shm.SelfCheck(ctx)
 	}
+	p.scan(&s)
 	if s.errs[attack.ProcTTY] = p.ttyErr; p.ttyErr == nil {
 		s.pushed, s.errs[attack.ProcTTY] = p.terminal.Typed(p.ttyToken)
 		s.checked[attack.ProcTTY] = p.terminal.SelfCheck(ctx)
 	}
 	return s
+}
+
+// look tests and observes every process, all at once. The test comes first: a
+// signal that was sent is carried out before a process can be stopped and
+// continued.
+func (p *pen) look(ctx context.Context, s *sighting) {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for cas, c := range p.processes {
+		wg.Go(func() {
+			checked := c.SelfCheck(ctx)
+			state, err := c.Observe()
+			mu.Lock()
+			defer mu.Unlock()
+			s.checked[cas], s.states[cas], s.errs[cas] = checked, state, err
+		})
+	}
+	wg.Wait()
+}
+
+// scan searches the output for every secret, in one pass.
+func (p *pen) scan(s *sighting) {
+	tokens, owner := []string{p.secret.Token}, []string{attack.ProcSetns}
+	if p.shmErr == nil {
+		tokens, owner = append(tokens, p.shm.Token), append(owner, attack.ProcShm)
+	}
+	for cas, c := range p.processes {
+		tokens, owner = append(tokens, c.ArgSecret, c.EnvSecret, c.FDSecret), append(owner, cas, cas, cas)
+	}
+	for i, how := range canary.Scan(tokens, s.Out...) {
+		if how != "" {
+			s.leaks[owner[i]] = how
+		}
+	}
 }
 
 // awaitPort gives whoever obeys a port's requests the time to do so.
