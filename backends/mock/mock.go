@@ -159,6 +159,9 @@ func (s *Sandbox) Execute(ctx context.Context, inv backends.Invocation) (backend
 	if err != nil {
 		return backends.Execution{}, err
 	}
+	if inv.Deadline <= 0 {
+		inv.Deadline = backends.DefaultDeadline
+	}
 	began := time.Now()
 	e, err := inst.client.Execute(ctx, inv)
 	switch {

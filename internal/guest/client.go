@@ -160,13 +160,6 @@ func (c *Client) Err() error {
 	return s.over()
 }
 
-// Done is closed when the present session is over.
-func (c *Client) Done() <-chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.sess.done
-}
-
 // Tap passes every byte read from the guest to fn, before it is decoded, until
 // stop is called. fn must not block, keep b or call stop.
 func (c *Client) Tap(fn func(b []byte)) (stop func()) { return c.taps.add(fn) }
