@@ -41,7 +41,7 @@ func (a apt) run(ctx context.Context, dir, tool string, args ...string) ([]byte,
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if errors.Is(err, exec.ErrNotFound) {
-		return nil, fail("look for a kernel package", "install apt, or give --kernel PATH and --modules DIR", fmt.Errorf("%w: %s is not in PATH", ErrApt, tool))
+		return nil, fail("look for a kernel package", "install apt, or give --kernel PATH and --modules-dir DIR", fmt.Errorf("%w: %s is not in PATH", ErrApt, tool))
 	}
 	if err != nil {
 		text := strings.TrimSpace(stderr.String())
@@ -178,7 +178,7 @@ func distroPackages(ctx context.Context, o Options) ([]string, error) {
 			return paths, nil
 		}
 	}
-	fix := "check the network and run `sudo apt-get update`, or give --kernel PATH and --modules DIR"
+	fix := "check the network and run `sudo apt-get update`, or give --kernel PATH and --modules-dir DIR"
 	return nil, fail("get the distribution's kernel for "+o.Arch, fix, errors.Join(append(errs, err)...))
 }
 

@@ -68,7 +68,7 @@ func readModuleTree(dir string) (*moduleTree, error) {
 		return err
 	})
 	if err != nil {
-		return nil, fail("read kernel modules in "+dir, "give --modules the directory lib/modules/RELEASE of that kernel", fmt.Errorf("%w: %w", ErrModuleMissing, err))
+		return nil, fail("read kernel modules in "+dir, "give --modules-dir the directory lib/modules/RELEASE of that kernel", fmt.Errorf("%w: %w", ErrModuleMissing, err))
 	}
 	b, err := os.ReadFile(filepath.Join(dir, "modules.builtin"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -140,7 +140,7 @@ func locate(dir string, index map[string]string) (kernel, modules string, err er
 		}
 	}
 	if kernel == "" || modules == "" {
-		return "", "", fail("unpack kernel package", "give --kernel PATH and --modules DIR", fmt.Errorf("%w: no kernel with modules in it: %w", ErrPackage, fs.ErrNotExist))
+		return "", "", fail("unpack kernel package", "give --kernel PATH and --modules-dir DIR", fmt.Errorf("%w: no kernel with modules in it: %w", ErrPackage, fs.ErrNotExist))
 	}
 	return kernel, modules, nil
 }
