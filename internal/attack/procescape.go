@@ -18,6 +18,7 @@ const (
 	ProcHostPort = "host-port"
 	ProcTTY      = "tty-pushback"
 	ProcInit     = "init"
+	ProcFilter   = "syscall-filter" // a fact: the seccomp mode as seen inside
 )
 
 // ProcOnCanary are the sub-cases that act on a canary process of their own.

@@ -47,7 +47,7 @@ func cases(cp, ap *pen, control, attacked sighting) []probes.Case {
 	}
 	out = append(out, finish(tty, attacked))
 
-	return append(out, probes.Case{Name: attack.ProcInit, Attempted: len(attacked.Tried(attack.ProcInit)) > 0,
+	return append(out, filter(control, attacked), probes.Case{Name: attack.ProcInit, Attempted: len(attacked.Tried(attack.ProcInit)) > 0,
 		NotTested: "signal 0 only: no control may end the host's init"})
 }
 

@@ -133,6 +133,9 @@ type sighting struct {
 	access  canary.Access
 	pushed  bool
 	checked map[string]error // per way: the witness's own test after it all
+	// filter is the seccomp mode as the host reads it.
+	filter    string
+	filterErr error
 }
 
 func (p *pen) execute(ctx context.Context, ex backends.Executor, tune func(*attack.ProcEscapeParams)) sighting {

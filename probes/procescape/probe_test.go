@@ -184,6 +184,35 @@ func TestNoSecretIsHandedIn(t *testing.T) {
 	outcome(t, canarytest.Env(t, spy, spy))
 }
 
+// filtered says which processes of the host it consists of.
+type filtered struct {
+	canarytest.Executor
+	pid int
+}
+
+func (f filtered) HostPIDs(context.Context) ([]int, error) { return []int{f.pid}, nil }
+func (f filtered) InsideIsHost() bool                      { return true }
+
+func TestAbsentFilterIsWeak(t *testing.T) {
+	mode, err := filterMode(t.Context(), filtered{pid: newBystander(t).Pid})
+	require.NoError(t, err)
+	if mode != "0" {
+		t.Skip("this test itself runs under a system-call filter; fix: run it without one")
+	}
+	report := &wire.PayloadReport{Facts: map[string]string{attack.ProcFilter: "2"}}
+	s := sighting{filter: mode}
+	s.Report = report
+	o := probes.Outcome{Cases: []probes.Case{filter(sighting{filter: "0"}, s)}}
+	o.Judge(probes.SeverityCritical)
+	require.Equal(t, probes.Weak, o.Verdict, "the guest's claim of a filter does not count")
+	s.filter = "2"
+	o.Cases = []probes.Case{filter(sighting{filter: "0"}, s)}
+	o.Judge(probes.SeverityCritical)
+	require.Equal(t, probes.Contained, o.Verdict)
+	_, err = filterMode(t.Context(), canarytest.Missing())
+	require.ErrorIs(t, err, errOwnKernel)
+}
+
 func TestMetadataIsFitToPublish(t *testing.T) {
 	p := New()
 	for _, text := range []string{p.Description, p.Why, p.Limits} {

@@ -45,6 +45,7 @@ func run(ctx context.Context, env *probes.Env) (probes.Outcome, error) {
 				p.TTY = cp.terminal.Path
 			}
 		})
+		controlled.filter, controlled.filterErr = filterMode(ctx, open)
 		if controlled.Err != nil {
 			control.Summary = controlled.Err.Error()
 		}
@@ -69,6 +70,7 @@ func run(ctx context.Context, env *probes.Env) (probes.Outcome, error) {
 		machine = m.IsMachine()
 	}
 	attacked := ap.execute(ctx, env.Sandbox, func(p *attack.ProcEscapeParams) { p.VM = machine })
+	attacked.filter, attacked.filterErr = filterMode(ctx, env.Sandbox)
 	o.Cases = cases(cp, ap, controlled, attacked)
 	if attacked.Report != nil {
 		o.Attempts = attacked.Report.Attempts

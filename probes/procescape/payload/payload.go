@@ -64,10 +64,26 @@ func Run(ctx context.Context, in wire.ToolInput) int {
 			r.Fact("namespace "+ns, link)
 		}
 	}
+	if mode, err := seccompMode(); err == nil {
+		r.Fact(attack.ProcFilter, mode)
+	}
 	if err := r.Write(in.Stdout); err != nil {
 		return 1
 	}
 	return 0
+}
+
+func seccompMode() (string, error) {
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(b)) {
+		if v, ok := strings.CutPrefix(line, "Seccomp:"); ok {
+			return strings.TrimSpace(v), nil
+		}
+	}
+	return "", os.ErrNotExist
 }
 
 // processes does to each canary what its sub-case says.
