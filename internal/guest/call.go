@@ -91,7 +91,7 @@ func (s *session) conclude(inv backends.Invocation, r *wire.ToolResult, elapsed 
 		return bad("the agent says that the deadline of %s passed after %s", inv.Deadline, elapsed)
 	case r.TimedOut:
 		return e, &backends.ToolTimeoutError{Tool: inv.Tool, ID: inv.ID, Deadline: inv.Deadline, Elapsed: elapsed}
-	case elapsed > inv.Deadline+s.o.Grace/4:
+	case elapsed > inv.Deadline+s.o.Grace/2:
 		// It ended by itself, but so late that the agent cannot have kept the
 		// deadline: nobody knows what else of its tree is alive.
 		return e, fmt.Errorf("tool %s answered %s after its deadline of %s: %w", inv.Tool, elapsed-inv.Deadline, inv.Deadline, ErrUnconfirmed)

@@ -3,7 +3,6 @@ package wire
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strconv"
 	"unicode/utf8"
@@ -180,14 +179,21 @@ func (f FieldMap) str(key string, required bool) (string, error) {
 	return s, nil
 }
 
-func (f FieldMap) strs(into map[string]*string, required bool) error {
-	var errs []error
-	for k, p := range into {
-		s, err := f.str(k, required)
-		*p = s
-		errs = append(errs, err)
+// field says where the string under a key goes.
+type field struct {
+	key  string
+	into *string
+}
+
+func (f FieldMap) strs(required bool, fields ...field) error {
+	for _, x := range fields {
+		s, err := f.str(x.key, required)
+		if err != nil {
+			return err
+		}
+		*x.into = s
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // strings decodes an array of strings.

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
@@ -241,12 +242,12 @@ func Decode(body []byte) (any, error) {
 		m, err = decodeToolResult(f)
 	case TypeGuestQuery:
 		q := &GuestQuery{Type: typ}
-		err = errors.Join(f.strs(map[string]*string{"query_id": &q.QueryID, "query_kind": &q.QueryKind}, true),
-			f.strs(map[string]*string{"ts": &q.TS}, false))
+		err = cmp.Or(f.strs(true, field{"query_id", &q.QueryID}, field{"query_kind", &q.QueryKind}),
+			f.strs(false, field{"ts", &q.TS}))
 		m = q
 	case TypeGuestResponse:
 		r := &GuestResponse{Type: typ}
-		err = f.strs(map[string]*string{"query_id": &r.QueryID}, true)
+		err = f.strs(true, field{"query_id", &r.QueryID})
 		if raw, ok := f["result"]; ok {
 			r.Result = raw
 			delete(f, "result")
@@ -258,7 +259,7 @@ func Decode(body []byte) (any, error) {
 		m, err = decodeReset(typ, f)
 	case TypeErrorEvent:
 		ev := &ErrorEvent{Type: typ}
-		err = f.strs(map[string]*string{"code": &ev.Code, "message": &ev.Message}, true)
+		err = f.strs(true, field{"code", &ev.Code}, field{"message", &ev.Message})
 		m = ev
 	default:
 		return nil, fmt.Errorf("%w: unknown type %s", ErrMalformed, quote(typ))
@@ -274,9 +275,9 @@ func Decode(body []byte) (any, error) {
 
 func decodeHello(f FieldMap) (*Hello, error) {
 	h := &Hello{Type: TypeHello}
-	err := errors.Join(
-		f.strs(map[string]*string{"agent_sha256": &h.AgentSHA256, "arch": &h.Arch, "epoch": &h.Epoch}, true),
-		f.strs(map[string]*string{"boot_id": &h.BootID}, false),
+	err := cmp.Or(
+		f.strs(true, field{"agent_sha256", &h.AgentSHA256}, field{"arch", &h.Arch}, field{"epoch", &h.Epoch}),
+		f.strs(false, field{"boot_id", &h.BootID}),
 		f.integer("version", &h.Version, true), f.integer("pid", &h.PID, true),
 		f.boolean("vm", &h.VM, true), f.strings("tools", &h.Tools, true))
 	return h, err
@@ -284,15 +285,15 @@ func decodeHello(f FieldMap) (*Hello, error) {
 
 func decodeToolDispatch(f FieldMap) (*ToolDispatch, error) {
 	d := &ToolDispatch{Type: TypeToolDispatch}
-	err := errors.Join(
-		f.strs(map[string]*string{"command_id": &d.CommandID, "tool": &d.Tool}, true),
+	err := cmp.Or(
+		f.strs(true, field{"command_id", &d.CommandID}, field{"tool", &d.Tool}),
 		f.int64("deadline_ms", &d.DeadlineMS, true))
 	raw, ok := f["params"]
 	switch {
 	case !ok:
 		raw = json.RawMessage("{}")
 	case raw[0] != '{':
-		err = errors.Join(err, fmt.Errorf("%w: params is not an object", ErrMalformed))
+		err = cmp.Or(err, fmt.Errorf("%w: params is not an object", ErrMalformed))
 	}
 	d.Params = raw
 	delete(f, "params")
@@ -301,10 +302,10 @@ func decodeToolDispatch(f FieldMap) (*ToolDispatch, error) {
 
 func decodeToolResult(f FieldMap) (*ToolResult, error) {
 	r := &ToolResult{Type: TypeToolResult}
-	err := errors.Join(
-		f.strs(map[string]*string{"command_id": &r.CommandID, "stdout": &r.Stdout, "stderr": &r.Stderr, "evidence_hash": &r.EvidenceHash}, true),
-		f.strs(map[string]*string{"stdout_encoding": &r.StdoutEncoding, "stderr_encoding": &r.StderrEncoding,
-			"stdout_sha256": &r.StdoutSHA256, "stderr_sha256": &r.StderrSHA256}, false),
+	err := cmp.Or(
+		f.strs(true, field{"command_id", &r.CommandID}, field{"stdout", &r.Stdout}, field{"stderr", &r.Stderr}, field{"evidence_hash", &r.EvidenceHash}),
+		f.strs(false, field{"stdout_encoding", &r.StdoutEncoding}, field{"stderr_encoding", &r.StderrEncoding},
+			field{"stdout_sha256", &r.StdoutSHA256}, field{"stderr_sha256", &r.StderrSHA256}),
 		f.integer("exit_code", &r.ExitCode, true),
 		f.int64("stdout_length", &r.StdoutLength, false), f.int64("stderr_length", &r.StderrLength, false),
 		f.boolean("timed_out", &r.TimedOut, false))
@@ -314,11 +315,11 @@ func decodeToolResult(f FieldMap) (*ToolResult, error) {
 func decodeReset(typ string, f FieldMap) (any, error) {
 	if typ == TypeResetSignal {
 		s := &ResetSignal{Type: typ}
-		err := errors.Join(f.strs(map[string]*string{"reason": &s.Reason}, true), f.strs(map[string]*string{"epoch": &s.Epoch}, false),
+		err := cmp.Or(f.strs(true, field{"reason", &s.Reason}), f.strs(false, field{"epoch", &s.Epoch}),
 			f.int64("unix_nano", &s.UnixNano, false), f.value("entropy", &s.Entropy, false))
 		return s, err
 	}
 	a := &ResetAck{Type: typ}
-	err := errors.Join(f.strs(map[string]*string{"epoch": &a.Epoch}, true), f.strings("applied", &a.Applied, false))
+	err := cmp.Or(f.strs(true, field{"epoch", &a.Epoch}), f.strings("applied", &a.Applied, false))
 	return a, err
 }
