@@ -7,14 +7,19 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/brainst0rm/sandbox-redteam/backends"
 	"github.com/brainst0rm/sandbox-redteam/internal/attack"
 	"github.com/brainst0rm/sandbox-redteam/internal/canary"
 	"github.com/brainst0rm/sandbox-redteam/probes"
 )
 
-// toolDeadline bounds one execution of the payload: every attempt times out by
-// itself long before.
-const toolDeadline = 12 * time.Second
+const (
+	// toolDeadline bounds one execution of the payload: every attempt times
+	// out by itself long before.
+	toolDeadline = 25 * time.Second
+	// machineTimeout bounds one attempt in a guest that may be emulated.
+	machineTimeout = 1500 * time.Millisecond
+)
 
 // New returns the probe.
 func New() probes.Probe {
@@ -77,7 +82,11 @@ func run(ctx context.Context, env *probes.Env) (probes.Outcome, error) {
 
 func execute(ctx context.Context, ex executor, targets []attack.EgressTarget) canary.Trial {
 	return canary.Run(ctx, ex, attack.NetEgress, toolDeadline, func(nonce string) any {
-		return attack.EgressParams{Nonce: nonce, Targets: targets}
+		p := attack.EgressParams{Nonce: nonce, Targets: targets}
+		if m, ok := ex.(backends.Machine); ok && m.IsMachine() {
+			p.TimeoutMS = machineTimeout.Milliseconds()
+		}
+		return p
 	})
 }
 

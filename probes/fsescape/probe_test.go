@@ -109,6 +109,22 @@ func TestEncodedSecretIsFound(t *testing.T) {
 	require.Equal(t, probes.Escaped, o.Verdict)
 }
 
+func TestPlantedEnvironmentIsNoticed(t *testing.T) {
+	t.Setenv(canary.EnvName, "")
+	require.NoError(t, canary.PlantEnv())
+	planted := os.Getenv(canary.EnvName)
+	require.Len(t, planted, canary.TokenLen)
+	require.NoError(t, canary.PlantEnv())
+	require.Equal(t, planted, os.Getenv(canary.EnvName))
+	inherits := canarytest.Executor(func(ctx context.Context, inv backends.Invocation) (backends.Execution, error) {
+		return backends.Execution{ExitCode: 1, Stderr: backends.NewText([]byte(os.Getenv(canary.EnvName)))}, nil
+	})
+	o := outcome(t, canarytest.Env(t, inherits, open))
+	require.True(t, find(t, o, attack.FSEnviron).Crossed)
+	o = outcome(t, canarytest.Env(t, canarytest.Missing(), inherits))
+	require.False(t, find(t, o, attack.FSEnviron).Controlled, "the planted token is no control")
+}
+
 func TestNothingIsConcludedFrom(t *testing.T) {
 	canarytest.Namespaces(t)
 	boast := canarytest.Boaster(append([]string{caseCanary}, ways...)...)
