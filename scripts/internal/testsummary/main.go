@@ -102,6 +102,9 @@ func (s *summary) line(line string, said map[string]*strings.Builder, out io.Wri
 }
 
 func (s *summary) result(e event, name, text string, out io.Writer) {
+	if e.Test == "" && e.Action == "skip" {
+		return // a package without tests
+	}
 	if e.Test == "" {
 		s.packages++
 		took := time.Duration(e.Elapsed * float64(time.Second)).Round(10 * time.Millisecond)

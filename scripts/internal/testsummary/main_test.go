@@ -45,6 +45,8 @@ func TestSummarize(t *testing.T) {
 		"only skips": {`{"Action":"skip","Package":"p","Test":"B"}
 {"Action":"pass","Package":"p"}
 `, false, []string{"no test passed"}, nil},
+		"package without tests": {passing + end + `{"Action":"skip","Package":"empty"}
+`, true, []string{"0 skipped, in 1 packages"}, []string{"empty"}},
 		"nothing":     {"", false, []string{"no test passed"}, nil},
 		"plain lines": {"go: downloading x\n" + passing + end, true, []string{"go: downloading x"}, nil},
 	}
