@@ -256,3 +256,13 @@ func TestStartUpIsTiny(t *testing.T) {
 	}
 	require.Less(t, best, 25*time.Millisecond, "processor time of the best of 20 runs")
 }
+
+// TestDefaultPoliciesAreWhatTheBackendsKeep: a policy that declares another limit
+// than the backend enforces by itself would test neither.
+func TestDefaultPoliciesAreWhatTheBackendsKeep(t *testing.T) {
+	for _, e := range backendcatalog.All() {
+		p, err := loadPolicy("", e)
+		require.NoError(t, err, e.Name)
+		require.Equal(t, e.DefaultLimits, p.Limits, e.Name)
+	}
+}
