@@ -23,7 +23,16 @@ import (
 	"github.com/brainst0rm/sandbox-redteam/internal/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if spec, ok := os.LookupEnv(childEnv); ok {
+		if err := harness(spec); err != nil {
+			fmt.Fprintln(os.Stderr, "harness:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // options are those of a sandbox of the test image, in a directory of its own.
 func options(t testing.TB) backends.Options {
