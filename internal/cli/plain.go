@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"strings"
+
 	"github.com/brainst0rm/sandbox-redteam/backends"
 	"github.com/brainst0rm/sandbox-redteam/internal/untrusted"
 )
@@ -11,8 +13,7 @@ const maxPlain = 2000
 // plain renders a text of unknown origin as one line of printable ASCII.
 func plain(s string) string {
 	line := untrusted.Line(backends.NewText([]byte(s)), maxPlain)
-	if len(line) >= 2 && line == `"`+s+`"` {
-		return s // nothing had to be escaped
-	}
-	return line
+	end := strings.LastIndexByte(line, '"')
+	// Quotes are harmless in a line of prose; everything else stays escaped.
+	return strings.ReplaceAll(line[1:end], `\"`, `"`) + line[end+1:]
 }
