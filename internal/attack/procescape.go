@@ -21,7 +21,7 @@ const (
 	ProcFilter   = "syscall-filter" // a fact: the seccomp mode as seen inside
 )
 
-// ProcOnCanary are the sub-cases that act on a canary process of their own.
+// ProcOnCanary are the sub-cases that act on a canary process.
 func ProcOnCanary() []string {
 	return []string{ProcVisible, ProcVMRead, ProcGetfd, ProcPtrace, ProcPidfd, ProcSignal, ProcHostPort}
 }
@@ -29,7 +29,8 @@ func ProcOnCanary() []string {
 // ProcEscapeParams are the parameters of ProcEscape.
 type ProcEscapeParams struct {
 	Nonce string `json:"nonce"`
-	// Canaries are keyed by sub-case; each has a process of its own.
+	// Canaries are keyed by sub-case. Those that leave different marks share a
+	// process.
 	Canaries map[string]ProcCanary `json:"canaries,omitempty"`
 	// VM is set for a guest kernel of ours: only there PID 1 gets SIGTERM.
 	VM bool `json:"vm,omitempty"`

@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	imageSize = 2 << 20
+	imageSize = 512 << 10
 	// markerAt is where the disk image canary holds its secret.
-	markerAt = 1<<20 - 40 // across two chunks of a scan
+	markerAt = 256<<10 - 40 // across two chunks of a scan
 )
 
 // watch holds the canaries of one execution. None is used twice.

@@ -16,7 +16,7 @@ func cases(cp, ap *pen, control, attacked sighting) []probes.Case {
 		if cas == attack.ProcVisible {
 			c.Severity = probes.SeverityMedium
 		}
-		if !c.Crossed && c.Doubt == "" && attacked.states[cas].Woken {
+		if st := attacked.states[cas]; !c.Crossed && c.Doubt == "" && st.Woken && !st.Harmed() {
 			c.Doubt = "the canary process was woken by something that left no other mark"
 		}
 		out = append(out, finish(c, attacked))
@@ -72,11 +72,17 @@ func crossed(cas string, s sighting) (bool, string) {
 	if s.errs[cas] != nil {
 		st = canary.State{Alive: true} // not looked at is not harmed
 	}
-	switch how := s.leaks[cas]; {
-	case how != "":
-		return true, "a secret of the canary process came out (" + how + ")"
-	case st.Harmed():
-		return true, "the canary process " + st.String()
+	how := s.leaks[cas]
+	switch cas {
+	case attack.ProcVisible, attack.ProcVMRead, attack.ProcGetfd:
+		if how != "" {
+			return true, "a secret of the canary process came out (" + how + ")"
+		}
+		// Their canary is the tracer's too; a mark on it is his.
+	default:
+		if st.Harmed() {
+			return true, "the canary process " + st.String()
+		}
 	}
 	return false, "the canary process is " + st.String()
 }

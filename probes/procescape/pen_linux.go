@@ -2,6 +2,7 @@ package procescape
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -22,9 +23,15 @@ const (
 	quietTime = 200 * time.Millisecond
 )
 
-// pen holds the canaries of one execution: a process per way, a secret file, a
-// memory segment, a port that obeys and a terminal.
+// groups are the ways that share a canary process: each leaves a mark of its
+// own on it, and none ends it.
+var groups = [][]string{{attack.ProcVisible, attack.ProcVMRead, attack.ProcGetfd, attack.ProcPtrace}, {attack.ProcPidfd}, {attack.ProcSignal}, {attack.ProcHostPort}}
+
+// pen holds the canaries of one execution: processes, a secret file, a memory
+// segment, a port that obeys and a terminal.
 type pen struct {
+	// owned has a process per group; processes finds it by way.
+	owned     []*canary.Process
 	processes map[string]*canary.Process
 	secret    *canary.Secret
 	shm       *canary.Shm
@@ -47,8 +54,8 @@ func newPen(env *probes.Env, dir string, id backends.Credential, shared string) 
 	if err = p.startProcesses(dir, id); err != nil {
 		return p, err
 	}
-	for _, cas := range attack.ProcOnCanary() {
-		env.Sabotage("process canary "+cas, p.processes[cas].Stop)
+	for i, group := range groups {
+		env.Sabotage("process canary "+group[0], p.owned[i].Stop)
 	}
 	if p.secret, err = canary.NewSecret(dir, id); err != nil {
 		return p, err
@@ -71,25 +78,21 @@ func newPen(env *probes.Env, dir string, id backends.Credential, shared string) 
 	return p, nil
 }
 
-// startProcesses starts a canary per way, all at once.
+// startProcesses starts a canary per group, all at once.
 func (p *pen) startProcesses(dir string, id backends.Credential) error {
-	var mu sync.Mutex
+	p.owned = make([]*canary.Process, len(groups))
+	errs := make([]error, len(groups))
 	var wg sync.WaitGroup
-	var failed error
-	for _, cas := range attack.ProcOnCanary() {
-		wg.Go(func() {
-			c, err := canary.StartProcess(dir, id)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				failed = err
-				return
-			}
-			p.processes[cas] = c
-		})
+	for i := range groups {
+		wg.Go(func() { p.owned[i], errs[i] = canary.StartProcess(dir, id) })
 	}
 	wg.Wait()
-	return failed
+	for i, group := range groups {
+		for _, cas := range group {
+			p.processes[cas] = p.owned[i]
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (p *pen) stop() {
@@ -105,8 +108,10 @@ func (p *pen) stop() {
 	if p.secret != nil {
 		p.secret.Stop()
 	}
-	for _, c := range p.processes {
-		c.Stop()
+	for _, c := range p.owned {
+		if c != nil {
+			c.Stop()
+		}
 	}
 }
 
@@ -118,6 +123,11 @@ func (p *pen) params(nonce string) attack.ProcEscapeParams {
 	for cas, c := range p.processes {
 		out.Canaries[cas] = attack.ProcCanary{PID: c.PID, ID: c.ID, SecretAddr: c.SecretAddr, SecretLen: len(c.EnvSecret), TouchAddr: c.TouchAddr, FD: c.FD}
 	}
+	// A tracer shows by what it writes. The secret is for the reader of memory,
+	// so that the two are told apart.
+	traced := out.Canaries[attack.ProcPtrace]
+	traced.SecretAddr, traced.SecretLen = traced.TouchAddr, 8
+	out.Canaries[attack.ProcPtrace] = traced
 	if p.shmErr == nil {
 		out.ShmKey = p.shm.Key
 	}
@@ -163,18 +173,21 @@ func (p *pen) execute(ctx context.Context, ex backends.Executor, tune func(*atta
 // signal that was sent is carried out before a process can be stopped and
 // continued.
 func (p *pen) look(ctx context.Context, s *sighting) {
-	var mu sync.Mutex
+	checked, errs := make([]error, len(groups)), make([]error, len(groups))
+	states := make([]canary.State, len(groups))
 	var wg sync.WaitGroup
-	for cas, c := range p.processes {
+	for i, c := range p.owned {
 		wg.Go(func() {
-			checked := c.SelfCheck(ctx)
-			state, err := c.Observe()
-			mu.Lock()
-			defer mu.Unlock()
-			s.checked[cas], s.states[cas], s.errs[cas] = checked, state, err
+			checked[i] = c.SelfCheck(ctx)
+			states[i], errs[i] = c.Observe()
 		})
 	}
 	wg.Wait()
+	for i, group := range groups {
+		for _, cas := range group {
+			s.checked[cas], s.states[cas], s.errs[cas] = checked[i], states[i], errs[i]
+		}
+	}
 }
 
 // scan searches the output for every secret, in one pass.
@@ -183,8 +196,14 @@ func (p *pen) scan(s *sighting) {
 	if p.shmErr == nil {
 		tokens, owner = append(tokens, p.shm.Token), append(owner, attack.ProcShm)
 	}
-	for cas, c := range p.processes {
-		tokens, owner = append(tokens, c.ArgSecret, c.EnvSecret, c.FDSecret), append(owner, cas, cas, cas)
+	for i, c := range p.owned {
+		// An open file or a command line shows by a secret of its own, which
+		// only the first group's ways bring out.
+		if i == 0 {
+			tokens, owner = append(tokens, c.ArgSecret, c.EnvSecret, c.FDSecret), append(owner, attack.ProcVisible, attack.ProcVMRead, attack.ProcGetfd)
+		} else {
+			tokens, owner = append(tokens, c.ArgSecret), append(owner, attack.ProcVisible)
+		}
 	}
 	for i, how := range canary.Scan(tokens, s.Out...) {
 		if how != "" {

@@ -108,10 +108,10 @@ func judge(o *probes.Outcome, control probes.Control, s sighting) {
 	}
 	o.Control = control
 	unharmed := 0
-	for _, st := range s.states {
-		if !st.Harmed() && !st.Woken {
+	for _, group := range groups {
+		if st := s.states[group[0]]; st.Alive && !st.Harmed() && !st.Woken {
 			unharmed++
 		}
 	}
-	o.Witness = probes.Witness{Kind: "canary processes", Summary: fmt.Sprintf("%d of %d canary processes alive and untouched", unharmed, len(s.states))}
+	o.Witness = probes.Witness{Kind: "canary processes", Summary: fmt.Sprintf("%d of %d canary processes alive and untouched", unharmed, len(groups))}
 }

@@ -22,7 +22,7 @@ import (
 
 const (
 	defaultScan = 32 << 20
-	scanChunk   = 1 << 20
+	scanChunk   = 256 << 10
 	dialTimeout = 300 * time.Millisecond
 )
 
