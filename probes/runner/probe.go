@@ -172,7 +172,9 @@ func (s *session) env(i int, p probes.Probe) (*probes.Env, func() error, error) 
 	sb := s.sb
 	env := &probes.Env{
 		Sandbox: sb, Fresh: s.freshFor(), Policy: s.Policy, Dir: dir,
-		Open:       func(ctx context.Context, o probes.OpenOptions) (probes.Target, error) { return s.openTarget(ctx, sb, dir, o) },
+		Open: func(ctx context.Context, o probes.OpenOptions) (probes.Target, error) {
+			return s.openTarget(ctx, sb, dir, o)
+		},
 		Iterations: s.Iterations, LatencyBudget: s.LatencyBudget, RawSamples: s.RawSamples, Budgets: s.Budgets,
 		Fault: s.Fault, Log: s.log.With("probe", p.Name),
 		Progress: func(done, total int) {
