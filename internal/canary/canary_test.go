@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -84,6 +85,17 @@ func TestUnknownVisitsAreAnonymousAndUnanswered(t *testing.T) {
 			require.Equal(t, 1, l.Anonymous())
 		})
 	}
+}
+
+func TestSocketCanaryFitsAnyDirectory(t *testing.T) {
+	t.Setenv("TMPDIR", "/tmp")
+	dir := filepath.Join(t.TempDir(), strings.Repeat("d", 100))
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	l, err := ListenUnix(dir)
+	require.NoError(t, err)
+	require.NoError(t, l.SelfCheck(t.Context()))
+	l.Stop()
+	require.NoDirExists(t, filepath.Dir(l.Path))
 }
 
 func TestSharedMediaIgnoreOthers(t *testing.T) {

@@ -131,20 +131,37 @@ func ListenAbstract() (*Listener, error) {
 	return l, nil
 }
 
+// maxSocketPath is what fits into a socket address on every system.
+const maxSocketPath = 103
+
 // ListenUnix starts a canary on a unix socket in dir, which anybody who sees it
-// may connect to.
+// may connect to. Where that path is too long for a socket it makes a directory
+// for temporary files.
 func ListenUnix(dir string) (*Listener, error) {
-	path := filepath.Join(dir, "c-"+NewToken()[:12])
+	name := "c-" + NewToken()[:12]
+	remove := func() error { return nil }
+	if len(filepath.Join(dir, name)) > maxSocketPath {
+		short, err := os.MkdirTemp("", "bsm-")
+		if err != nil {
+			return nil, err
+		}
+		dir, remove = short, func() error { return os.RemoveAll(short) }
+		if err := os.Chmod(short, 0o711); err != nil {
+			return nil, errors.Join(err, remove())
+		}
+	}
+	path := filepath.Join(dir, name)
 	nl, err := net.Listen("unix", path)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, remove())
 	}
 	// Every identity may connect: the boundary is under test, not a file mode.
 	if err := os.Chmod(path, 0o666); err != nil {
-		return nil, errors.Join(err, nl.Close())
+		return nil, errors.Join(err, nl.Close(), remove())
 	}
 	l := &Listener{Via: attack.ViaUnix, Path: path}
 	l.serveStream(nl)
+	l.close = func() error { return errors.Join(nl.Close(), remove()) }
 	return l, nil
 }
 
