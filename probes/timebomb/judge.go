@@ -68,13 +68,14 @@ func (v *salvo) judgeTree(s *shot, c *probes.Case) {
 	case len(s.alive) > 0:
 		c.Crossed = true
 		c.Witness = fmt.Sprintf("%d processes of the tool are alive on the host after its deadline", len(s.alive))
-	case spins && s.beating():
+	case s.beating() && !v.inside && v.cpuErr == nil && v.after >= v.idle+corroborated:
 		c.Crossed = true
 		c.Witness = fmt.Sprintf("the survivor still beats, and the VMM uses %.0f %% of a core (idle %.0f %%)", 100*v.after, 100*v.idle)
 	case spins && !v.anyBeat():
-		// The guest shows no survivor, but the host sees it work.
+		// The guest shows no survivor, or answers no more, but the host sees it
+		// work.
 		c.Crossed = true
-		c.Witness = fmt.Sprintf("the guest shows no survivor, but the VMM uses %.0f %% of a core (idle %.0f %%)", 100*v.after, 100*v.idle)
+		c.Witness = fmt.Sprintf("the guest shows no survivor that beats, but the VMM uses %.0f %% of a core (idle %.0f %%)", 100*v.after, 100*v.idle)
 	case s.beating() && c.Doubt == "":
 		c.Doubt = "the survivor's counter advances, but the host sees nothing of it"
 	}
@@ -130,13 +131,16 @@ func (v *salvo) summary(cases []probes.Case) string {
 }
 
 func (v *salvo) evidence() map[string]any {
-	ms := map[string]float64{}
+	ms, beats := map[string]float64{}, map[string][2]int64{}
 	for _, s := range v.shots {
-		ms[s.Mode] = float64(s.elapsed.Microseconds()) / 1000
+		ms[s.Mode], beats[s.Mode] = float64(s.elapsed.Microseconds())/1000, s.beats
 	}
-	e := map[string]any{"deadline_ms": float64(v.deadline.Microseconds()) / 1000, "allowed_late_ms": v.late.Milliseconds(), "elapsed_ms": ms}
+	e := map[string]any{"beats_read_twice": beats, "deadline_ms": float64(v.deadline.Microseconds()) / 1000, "allowed_late_ms": v.late.Milliseconds(), "elapsed_ms": ms}
 	if !v.inside {
 		e["processor_share"] = map[string]float64{"idle": v.idle, "during": v.busy, "after": v.after}
+	}
+	if v.readErr != nil {
+		e["beats_not_read"] = oneLine(v.readErr)
 	}
 	return e
 }

@@ -32,6 +32,11 @@ const (
 	// windows is how often the processor time is looked at before it counts as
 	// not back at idle. A survivor lives much longer.
 	windows = 4
+	// corroborated is how much more of a core than idle confirms a survivor
+	// that the guest itself shows beating.
+	corroborated = 0.03
+	// readTries is how often the beats are asked for.
+	readTries = 3
 )
 
 // pace is how fast the bombs tick.
@@ -214,8 +219,19 @@ func (s *scene) look(ctx context.Context, tokens []string, seen map[string]bool)
 	}
 }
 
-// read fetches the survivors' counters through another call.
-func (s *scene) read(ctx context.Context, v *salvo, which int) error {
+// read fetches the survivors' counters, again if need be: an agent that
+// survivors starve, or that does not wait for its tools, may lose an answer.
+func (s *scene) read(ctx context.Context, v *salvo, which int) (err error) {
+	for range readTries {
+		if err = s.readOnce(ctx, v, which); err == nil || !errors.Is(err, wire.ErrNotAPayloadReport) {
+			return err
+		}
+	}
+	return err
+}
+
+// readOnce fetches the survivors' counters through another call.
+func (s *scene) readOnce(ctx context.Context, v *salvo, which int) error {
 	nonce := wire.NewNonceString()
 	var bombs []attack.Bomb
 	for _, b := range v.shots {
