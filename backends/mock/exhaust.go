@@ -15,8 +15,9 @@ const looks = 2
 
 func (w *world) usage() backends.Usage {
 	u := w.meter.read(true)
-	u.Tasks += w.bombs.count()
-	u.CPUTime += w.bombs.burnt()
+	alive, spent := w.bombs.look()
+	u.Tasks += alive
+	u.CPUTime += spent
 	return u
 }
 

@@ -82,13 +82,21 @@ func proveFiles(ctx context.Context, sb backends.Sandbox) error {
 
 func proveProcesses(ctx context.Context, sb backends.Sandbox) error {
 	id := "bsm-mock-" + wire.NewNonceString()
-	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", "read _", id)
+	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", "echo; read _", id)
 	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
 	}
 	if err := cmd.Start(); err != nil {
 		return err
+	}
+	// Its command line is there once it speaks.
+	if _, err := stdout.Read(make([]byte, 1)); err != nil {
+		return errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 	}
 	_, callErr := call(ctx, sb, attack.ProcEscape, attack.ProcEscapeParams{Nonce: "proof",
 		Canaries: map[string]attack.ProcCanary{attack.ProcSignal: {PID: cmd.Process.Pid, ID: id}}})

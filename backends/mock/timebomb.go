@@ -10,126 +10,100 @@ import (
 	"github.com/brainst0rm/sandbox-redteam/internal/wire"
 )
 
-// beatEvery is the survivor's period.
-const beatEvery = time.Millisecond
+// beatEvery is a survivor's period, and spinShare what it uses of a core between
+// its beats.
+const (
+	beatEvery = time.Millisecond
+	spinShare = 4 // a quarter
+)
 
-// bombs are the survivors of a world: goroutines that beat.
+// bombs are the survivors of a world. What they do follows from the clock alone,
+// so that a busy host does not make them look dead.
 type bombs struct {
 	mu sync.Mutex
 	m  map[string]*bomb
-	// spent is the simulated processor time of survivors that ended.
+	// spent is the processor time of those that were forgotten.
 	spent time.Duration
 }
 
 type bomb struct {
-	cancel context.CancelFunc
-	done   chan struct{}
-	mu     sync.Mutex
-	beats  int
-	alive  bool
-	second chan struct{} // closed at the second beat
+	began time.Time
+	mu    sync.Mutex
+	end   time.Time
 }
 
 // light starts a survivor that lives as long as ctx, at most for life.
 func (b *bombs) light(ctx context.Context, token string, life time.Duration) *bomb {
-	ctx, cancel := context.WithTimeout(ctx, life)
-	s := &bomb{cancel: cancel, done: make(chan struct{}), alive: true, second: make(chan struct{})}
+	now := time.Now()
+	s := &bomb{began: now, end: now.Add(life)}
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.m == nil {
 		b.m = map[string]*bomb{}
 	}
 	b.m[token] = s
-	b.mu.Unlock()
-	go func() {
-		defer close(s.done)
-		defer cancel()
-		tick := time.NewTicker(beatEvery)
-		defer tick.Stop()
-		for {
-			s.beat()
-			select {
-			case <-tick.C:
-			case <-ctx.Done():
-				s.mu.Lock()
-				s.alive = false
-				s.mu.Unlock()
-				return
-			}
-		}
-	}()
+	context.AfterFunc(ctx, s.kill)
 	return s
 }
 
-func (s *bomb) beat() {
+// kill ends a survivor now, if it is alive.
+func (s *bomb) kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.beats++; s.beats == 2 {
-		close(s.second)
+	if now := time.Now(); now.Before(s.end) {
+		s.end = now
 	}
 }
 
-func (s *bomb) state() (beats int, alive bool) {
+// lived is how long it has lived so far, and whether it is alive.
+func (s *bomb) lived() (d time.Duration, alive bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.beats, s.alive
+	if now := time.Now(); now.Before(s.end) {
+		return now.Sub(s.began), true
+	}
+	return s.end.Sub(s.began), false
 }
 
-func (b *bombs) all() []*bomb {
+// beats begin with the first, at once.
+func (s *bomb) beats() int {
+	d, _ := s.lived()
+	return 1 + int(d/beatEvery)
+}
+
+func (b *bombs) find(token string) *bomb {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	out := make([]*bomb, 0, len(b.m))
-	for _, s := range b.m {
-		out = append(out, s)
-	}
-	return out
+	return b.m[token]
 }
 
-func (b *bombs) beats(token string) (int, bool) {
+// look returns how many survivors are alive, and the simulated processor time of
+// all that ever were.
+func (b *bombs) look() (alive int, spent time.Duration) {
 	b.mu.Lock()
-	s := b.m[token]
-	b.mu.Unlock()
-	if s == nil {
-		return 0, false
-	}
-	n, _ := s.state()
-	return n, true
-}
-
-// count is how many survivors are alive.
-func (b *bombs) count() int {
-	n := 0
-	for _, s := range b.all() {
-		if _, alive := s.state(); alive {
-			n++
+	defer b.mu.Unlock()
+	spent = b.spent
+	for _, s := range b.m {
+		d, lives := s.lived()
+		spent += d / spinShare
+		if lives {
+			alive++
 		}
 	}
-	return n
-}
-
-// burnt is the simulated processor time of all survivors: they spin between
-// their beats.
-func (b *bombs) burnt() time.Duration {
-	b.mu.Lock()
-	spent := b.spent
-	b.mu.Unlock()
-	for _, s := range b.all() {
-		n, _ := s.state()
-		spent += time.Duration(n) * beatEvery
-	}
-	return spent
+	return alive, spent
 }
 
 // stop ends and forgets all survivors.
 func (b *bombs) stop() {
-	burnt := b.burnt()
 	b.mu.Lock()
-	old := b.m
-	b.m, b.spent = nil, burnt
-	b.mu.Unlock()
-	for _, s := range old {
-		s.cancel()
-		<-s.done
+	for _, s := range b.m {
+		s.kill()
 	}
+	b.mu.Unlock()
+	_, spent := b.look()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.m, b.spent = nil, spent
 }
 
 // timeBomb outstays its deadline. Its survivors end with its context, which is
@@ -144,14 +118,12 @@ func (w *world) timeBomb(ctx context.Context, in wire.ToolInput) int {
 	case attack.BombProve:
 		for _, b := range p.Bombs {
 			s := w.bombs.light(ctx, b.Token, p.Life)
+			sleep(ctx, 2*beatEvery)
+			s.kill()
 			a := wire.Attempt{Case: b.Mode, Op: "beat", Target: "survivor", Result: wire.ResultOK}
-			select {
-			case <-s.second:
-			case <-s.done:
+			if s.beats() < 2 {
 				a.Result = wire.ResultError
 			}
-			s.cancel()
-			<-s.done
 			rec.Prove(a)
 		}
 	case attack.BombExplode:
@@ -160,15 +132,15 @@ func (w *world) timeBomb(ctx context.Context, in wire.ToolInput) int {
 		}
 		s := w.bombs.light(ctx, p.Bombs[0].Token, p.Life)
 		if !sleep(ctx, p.Run) {
-			<-s.done
+			s.kill() // dead before the agent says so
 		}
 		return 0
 	case attack.BombRead:
 		for _, b := range p.Bombs {
 			rec.Prove(wire.Attempt{Case: b.Mode, Op: "beat", Target: "a counter inside", Result: wire.ResultOK})
 			a := wire.Attempt{Case: b.Mode, Op: "beat", Result: wire.ResultAbsent}
-			if n, ok := w.bombs.beats(b.Token); ok {
-				a.Result, a.Detail = wire.ResultOK, strconv.Itoa(n)
+			if s := w.bombs.find(b.Token); s != nil {
+				a.Result, a.Detail = wire.ResultOK, strconv.Itoa(s.beats())
 			}
 			rec.Try(a)
 		}
