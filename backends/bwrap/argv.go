@@ -38,8 +38,6 @@ type spec struct {
 	HostRoot, HostRootRW bool
 	// HostEnv keeps the environment that bubblewrap itself got.
 	HostEnv bool
-	// OldSession stays in the session, and on the terminal, of the caller.
-	OldSession bool
 }
 
 // argv is the command line of bubblewrap, without the program itself. Order
@@ -60,11 +58,7 @@ func (s spec) argv() []string {
 		add("--unshare-all", "--unshare-user")
 	}
 	add("--uid", strconv.Itoa(insideUID), "--gid", strconv.Itoa(insideGID), "--hostname", "sandbox")
-	add("--die-with-parent")
-	if !s.OldSession {
-		add("--new-session")
-	}
-	add("--cap-drop", "ALL")
+	add("--die-with-parent", "--new-session", "--cap-drop", "ALL")
 	if !s.HostEnv {
 		add("--clearenv")
 	}
