@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
 	backendcatalog "github.com/brainst0rm/sandbox-redteam/backends/catalog"
 	"github.com/brainst0rm/sandbox-redteam/internal/agentbin"
+	"github.com/brainst0rm/sandbox-redteam/internal/baseline"
 	"github.com/brainst0rm/sandbox-redteam/internal/image"
 	"github.com/brainst0rm/sandbox-redteam/internal/ledger"
 	"github.com/brainst0rm/sandbox-redteam/internal/policy"
@@ -30,6 +32,9 @@ func (a *App) equip(ctx context.Context, o sandboxOptions, pol policy.Policy) (*
 	if err != nil {
 		return nil, usagef("--sandbox: %w", err)
 	}
+	if err := checkFiles(o, entry); err != nil {
+		return nil, usage(err)
+	}
 	led, err := ledger.Open("")
 	if err != nil {
 		return nil, findings(err)
@@ -45,11 +50,38 @@ func (a *App) equip(ctx context.Context, o sandboxOptions, pol policy.Policy) (*
 		k.unavailable = err
 		return k, nil
 	}
-	return k, k.fetch(ctx, o)
+	// Building an image takes a while, so it says so also without --verbose.
+	return k, k.fetch(ctx, o, a.told(slog.LevelInfo))
+}
+
+// checkFiles refuses files that the user named and that cannot be used: what was
+// asked for by name is never skipped over.
+func checkFiles(o sandboxOptions, entry backends.Entry) error {
+	switch {
+	case o.requireBaseline && o.baseline == "":
+		return errors.New("--require-baseline needs --baseline FILE; fix: bsm-redteam baseline record")
+	case o.image != "" && !entry.NeedsImage:
+		return fmt.Errorf("--image: the %s backend boots no guest image", entry.Name)
+	}
+	if o.baseline != "" {
+		f, err := baseline.Load(o.baseline)
+		if err != nil {
+			return fmt.Errorf("--baseline: %w", err)
+		}
+		if f.Identity.Backend != entry.Name {
+			return fmt.Errorf("--baseline %s was recorded for backend %q, this is %q; fix: %s", o.baseline, f.Identity.Backend, entry.Name, baseline.Fix)
+		}
+	}
+	if o.image != "" {
+		if _, err := image.Verify(o.image); err != nil {
+			return fmt.Errorf("--image: %w", err)
+		}
+	}
+	return nil
 }
 
 // fetch finds the agent, and the image where the backend boots one.
-func (k *kit) fetch(ctx context.Context, o sandboxOptions) error {
+func (k *kit) fetch(ctx context.Context, o sandboxOptions, news *slog.Logger) error {
 	path, digest, err := agentbin.Find(ctx, o.agent)
 	switch {
 	case err != nil && o.agent != "":
@@ -65,7 +97,7 @@ func (k *kit) fetch(ctx context.Context, o sandboxOptions) error {
 	if err != nil {
 		return findings(err)
 	}
-	m, err := image.Ensure(ctx, image.Options{CacheDir: cache, Arch: runtime.GOARCH, Kernel: image.Distro, Agent: path, AgentSHA256: digest, Log: k.opts.Log})
+	m, err := image.Ensure(ctx, image.Options{CacheDir: cache, Arch: runtime.GOARCH, Kernel: image.Distro, Agent: path, AgentSHA256: digest, Log: news})
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return findings(ctx.Err())

@@ -185,5 +185,15 @@ func (a *App) logger(verbose bool) *slog.Logger {
 	if !verbose {
 		return slog.New(slog.DiscardHandler)
 	}
-	return slog.New(slog.NewTextHandler(io.Writer(a.Err), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	return a.told(slog.LevelDebug)
+}
+
+// told logs on stderr, without the time of day: a run's report has it.
+func (a *App) told(level slog.Level) *slog.Logger {
+	return slog.New(slog.NewTextHandler(a.Err, &slog.HandlerOptions{Level: level, ReplaceAttr: func(groups []string, at slog.Attr) slog.Attr {
+		if len(groups) == 0 && at.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return at
+	}}))
 }
