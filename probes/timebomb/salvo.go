@@ -244,7 +244,8 @@ func (s *scene) readOnce(ctx context.Context, v *salvo, which int) error {
 	}
 	r, err := wire.ParsePayloadReport(e.Stdout.Bytes(), attack.TimeBomb, nonce)
 	if err != nil {
-		return fmt.Errorf("read the beats: %w", err)
+		s.env.Log.Debug("the beats could not be read", "exit_code", e.ExitCode, "stdout", e.Stdout, "stderr", e.Stderr)
+		return fmt.Errorf("read the beats: exit code %d: %w", e.ExitCode, err)
 	}
 	for i := range v.shots {
 		b := &v.shots[i]
