@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
+	"time"
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
 	"github.com/brainst0rm/sandbox-redteam/internal/baseline"
@@ -21,51 +21,55 @@ func (s *Sandbox) boot(ctx context.Context, bin program) error {
 		return &backends.Error{Doing: "open the agent", Code: backends.ErrBootFailed, Err: err, Fix: fixAgent}
 	}
 	defer agent.Close()
-	r := &run{bwrap: bin}
-	sum, err := integrity.HashReader(ctx, agent)
-	if err != nil {
-		return fmt.Errorf("hash the agent: %w", err)
-	}
-	r.agentSum = strings.TrimPrefix(sum, "sha256:")
 	cache, err := cacheDir(s.o.WorkDir, identity())
 	if err != nil {
 		return err
 	}
-	if r.root, err = prepare(ctx, agent, r.agentSum, cache, s.o.Ledger); err != nil {
+	r := &run{bwrap: bin}
+	if r.root, r.agentSum, err = remembered(agent, cache); err != nil {
+		if r.root, r.agentSum, err = prepare(ctx, agent, cache, s.o.Ledger); err != nil {
+			return err
+		}
+	}
+	now := time.Now()
+	if err := os.Chtimes(r.root.dir, now, now); err != nil { // in use, so not to be expired
 		return err
 	}
 	s.mu.Lock()
 	s.r = r
 	s.mu.Unlock()
 
-	// The tree is hashed in full, and the binary asked, while it starts.
-	type checked struct {
-		digest string
-		bwrap  program
-		err    error
-	}
-	tree := make(chan checked, 1)
-	go func() {
-		b, err1 := bin.inspect(ctx)
-		d, err2 := integrity.HashTree(ctx, r.root.dir)
-		tree <- checked{d, b, errors.Join(err1, err2)}
-	}()
+	// Everything is hashed in full in every boot, but while bubblewrap starts.
+	checked := make(chan error, 1)
+	go func() { checked <- r.check(ctx, s.o.Agent, &bin) }()
 	v, err := s.launch(ctx, r)
 	if v != nil {
 		s.adopt(v)
 	}
-	h := <-tree
-	if err = errors.Join(err, h.err); err != nil {
+	if err = errors.Join(err, <-checked); err != nil {
 		return err
 	}
-	if h.digest != r.root.digest {
-		return &backends.Error{Code: backends.ErrBootFailed, Doing: "check the root file system",
-			Err: errors.New("its digest is not the one that it was built with"), Fix: "rm -rf " + r.root.dir + " " + r.root.dir + ".digest"}
-	}
 	s.mu.Lock()
-	r.bwrap = h.bwrap
+	r.bwrap = bin
 	s.mu.Unlock()
 	return s.baseline(ctx, v, r)
+}
+
+// check reads the agent, the tree and bubblewrap as they are now. None of them
+// may differ from what the tree was built from.
+func (r *run) check(ctx context.Context, agent string, bin *program) error {
+	b, err1 := bin.inspect(ctx)
+	sum, err2 := integrity.HashFile(ctx, agent)
+	tree, err3 := integrity.HashTree(ctx, r.root.dir)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return err
+	}
+	*bin = b
+	if tree != r.root.digest || sum != "sha256:"+r.agentSum {
+		return &backends.Error{Code: backends.ErrBootFailed, Doing: "check the root file system",
+			Err: errors.New("it is not what was built from this agent"), Fix: "rm -rf " + r.root.dir + " " + r.root.dir + ".digest"}
+	}
+	return nil
 }
 
 // adopt makes v the present instance.

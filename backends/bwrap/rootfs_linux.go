@@ -10,7 +10,9 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
+	"time"
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
 	"github.com/brainst0rm/sandbox-redteam/internal/integrity"
@@ -97,17 +99,106 @@ func reachable(dir string, c backends.Credential) error {
 	}
 }
 
-// prepare returns the cached tree for an agent, or builds it. sum is the
-// agent's digest in hex.
-func prepare(ctx context.Context, agent *os.File, sum string, cache string, led *ledger.Ledger) (rootfs, error) {
-	dir := filepath.Join(cache, sum[:32]+"-"+layoutVersion)
+// treeOf is where the tree for an agent of that digest lies.
+func treeOf(cache, sum string) string { return filepath.Join(cache, sum[:32]+"-"+layoutVersion) }
+
+// noteOf is where the digest of exactly this file is noted. Whoever changes the
+// file changes one of these numbers; the digest is checked again all the same.
+func noteOf(agent *os.File, cache string) (string, error) {
+	fi, err := agent.Stat()
+	if err != nil {
+		return "", err
+	}
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok {
+		return "", errors.New("the agent has no inode number")
+	}
+	return filepath.Join(cache, fmt.Sprintf("agent-%x-%x-%x-%x-%x", st.Dev, st.Ino, st.Size, st.Mtim.Nano(), st.Ctim.Nano())), nil
+}
+
+// remembered finds the tree for an agent without reading the agent.
+func remembered(agent *os.File, cache string) (rootfs, string, error) {
+	note, err := noteOf(agent, cache)
+	if err != nil {
+		return rootfs{}, "", err
+	}
+	b, err := os.ReadFile(note)
+	if err != nil {
+		return rootfs{}, "", err
+	}
+	sum := string(b)
+	if err := integrity.ValidHash("sha256:" + sum); err != nil {
+		return rootfs{}, "", err
+	}
+	r, err := built(treeOf(cache, sum))
+	return r, sum, err
+}
+
+// built returns a tree that was built before.
+func built(dir string) (rootfs, error) {
 	digest, err := os.ReadFile(dir + ".digest")
-	if err == nil && integrity.ValidHash(string(digest)) == nil {
-		if _, err := os.Stat(filepath.Join(dir, agentInside)); err == nil {
-			return rootfs{dir, string(digest)}, nil
+	if err == nil {
+		err = integrity.ValidHash(string(digest))
+	}
+	if err == nil {
+		_, err = os.Stat(filepath.Join(dir, agentInside))
+	}
+	return rootfs{dir, string(digest)}, err
+}
+
+// prepare returns the cached tree for an agent, or builds it, and the agent's
+// digest in hex.
+func prepare(ctx context.Context, agent *os.File, cache string, led *ledger.Ledger) (rootfs, string, error) {
+	hash, err := integrity.HashReader(ctx, agent)
+	if err != nil {
+		return rootfs{}, "", fmt.Errorf("hash the agent: %w", err)
+	}
+	sum := strings.TrimPrefix(hash, "sha256:")
+	dir := treeOf(cache, sum)
+	r, err := built(dir)
+	if err != nil {
+		r, err = construct(ctx, agent, dir, led)
+	}
+	if err != nil {
+		return r, "", err
+	}
+	note, err := noteOf(agent, cache)
+	if err != nil {
+		return r, "", err
+	}
+	return r, sum, replaceFile(note, sum)
+}
+
+// replaceFile writes a small file in one step.
+func replaceFile(path, content string) error {
+	tmp := path + ".new-" + wire.NewNonceString()
+	if err := os.WriteFile(tmp, []byte(content), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+// expiry is how long a tree that nobody built again is kept.
+const expiry = 7 * 24 * time.Hour
+
+// expire removes trees and notes that were written long ago, best effort: what
+// is still there is only in the way.
+func expire(cache string) {
+	entries, err := os.ReadDir(cache)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if fi, err := e.Info(); err == nil && time.Since(fi.ModTime()) > expiry {
+			_ = os.RemoveAll(filepath.Join(cache, e.Name()))
 		}
 	}
-	tmp := dir + ".new-" + strconv.Itoa(os.Getpid()) + "-" + wire.NewNonceString()
+}
+
+// construct builds a tree beside its place and moves it there.
+func construct(ctx context.Context, agent *os.File, dir string, led *ledger.Ledger) (rootfs, error) {
+	expire(filepath.Dir(dir))
+	tmp := dir + ".new-" + wire.NewNonceString()
 	entry, err := led.MakeDir(tmp)
 	if err != nil {
 		return rootfs{}, err

@@ -422,6 +422,39 @@ func publicDir(t testing.TB) string {
 	return dir
 }
 
+func TestChangedAgentIsNotTakenForTheOld(t *testing.T) {
+	o := options(t)
+	b, err := os.ReadFile(o.Agent)
+	require.NoError(t, err)
+	o.WorkDir = publicDir(t)
+	o.Agent = filepath.Join(o.WorkDir, "agent")
+	require.NoError(t, os.WriteFile(o.Agent, b, 0o755))
+	s := boot(t, o)
+	first := s.r.agentSum
+	require.NoError(t, s.renew(t.Context()))
+	require.Equal(t, first, s.r.agentSum, "remembered")
+	fi, err := os.Stat(o.Agent)
+	require.NoError(t, err)
+	require.NoError(t, s.Shutdown(t.Context()))
+	require.NoError(t, os.WriteFile(o.Agent, append(b, 0), 0o755))
+	require.NoError(t, os.Chtimes(o.Agent, fi.ModTime(), fi.ModTime()))
+	require.NoError(t, s.Boot(t.Context()))
+	require.NotEqual(t, first, s.r.agentSum)
+}
+
+func TestUnusedTreesExpire(t *testing.T) {
+	dir := publicDir(t)
+	for name, age := range map[string]time.Duration{"old": 2 * expiry, "new": 0} {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.MkdirAll(filepath.Join(path, "bin"), 0o755))
+		at := time.Now().Add(-age)
+		require.NoError(t, os.Chtimes(path, at, at))
+	}
+	expire(dir)
+	require.NoDirExists(t, filepath.Join(dir, "old"))
+	require.DirExists(t, filepath.Join(dir, "new"))
+}
+
 func TestCacheDirOfOthersIsRefused(t *testing.T) {
 	private := t.TempDir()
 	require.NoError(t, os.Chmod(private, 0o700))
