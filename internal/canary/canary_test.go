@@ -201,6 +201,21 @@ func TestProcess(t *testing.T) {
 			require.Error(t, p.SelfCheck(t.Context()))
 		})
 	}
+	t.Run("looked at while it ends", func(t *testing.T) {
+		for range 50 {
+			p := start(t)
+			require.NoError(t, syscall.Kill(p.PID, syscall.SIGTERM))
+			for {
+				s, err := p.Observe()
+				require.NoError(t, err)
+				require.False(t, s.Touched)
+				if !s.Alive {
+					break
+				}
+			}
+			p.Stop()
+		}
+	})
 	t.Run("stopped and continued by another", func(t *testing.T) {
 		p := start(t)
 		require.NoError(t, syscall.Kill(p.PID, syscall.SIGSTOP))

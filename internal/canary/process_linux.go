@@ -229,20 +229,34 @@ func (p *Process) observe() (State, error) {
 	if p.stopped {
 		return State{}, errors.New("the canary process was stopped")
 	}
-	var info unix.Siginfo
-	for {
-		err := unix.Waitid(unix.P_PID, p.PID, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
+	for deadline := time.Now().Add(settleTimeout); ; time.Sleep(time.Millisecond) {
+		ended, err := p.ended()
 		if err != nil {
 			return State{}, err
 		}
-		break
+		if ended {
+			return State{Signal: p.fatal()}, nil
+		}
+		s, err := p.inspect()
+		if err == nil || time.Now().After(deadline) {
+			return s, err
+		}
+		// It has lost its memory and cannot be waited for yet: it is ending.
 	}
-	if info.Signo != 0 {
-		return State{Signal: p.fatal()}, nil
+}
+
+// ended reports whether the process could be reaped, and does not reap it.
+func (p *Process) ended() (bool, error) {
+	for {
+		var info unix.Siginfo
+		err := unix.Waitid(unix.P_PID, p.PID, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return info.Signo != 0, err
+		}
 	}
+}
+
+func (p *Process) inspect() (State, error) {
 	tracer, err := p.status("TracerPid")
 	if err != nil {
 		return State{}, err
@@ -250,6 +264,9 @@ func (p *Process) observe() (State, error) {
 	env, err := os.ReadFile(p.proc("environ"))
 	if err != nil {
 		return State{}, err
+	}
+	if len(env) == 0 {
+		return State{}, errors.New("the canary process has no memory")
 	}
 	n, err := p.countSwitches()
 	if err != nil {

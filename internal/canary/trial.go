@@ -41,7 +41,11 @@ func Run(ctx context.Context, ex backends.Executor, tool string, deadline time.D
 	}
 	r, err := wire.ParsePayloadReport(res.Stdout.Bytes(), tool, nonce)
 	if err != nil {
-		t.Err = err
+		// The details may quote the guest; the kind of error is enough.
+		t.Err = wire.ErrNotAPayloadReport
+		if errors.Is(err, wire.ErrNotBound) {
+			t.Err = wire.ErrNotBound
+		}
 		return t
 	}
 	t.Report = r
