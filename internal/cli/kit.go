@@ -11,6 +11,7 @@ import (
 	backendcatalog "github.com/brainst0rm/sandbox-redteam/backends/catalog"
 	"github.com/brainst0rm/sandbox-redteam/internal/agentbin"
 	"github.com/brainst0rm/sandbox-redteam/internal/baseline"
+	"github.com/brainst0rm/sandbox-redteam/internal/canary"
 	"github.com/brainst0rm/sandbox-redteam/internal/image"
 	"github.com/brainst0rm/sandbox-redteam/internal/ledger"
 	"github.com/brainst0rm/sandbox-redteam/internal/policy"
@@ -34,6 +35,9 @@ func (a *App) equip(ctx context.Context, o sandboxOptions, pol policy.Policy) (*
 	}
 	if err := checkFiles(o, entry); err != nil {
 		return nil, usage(err)
+	}
+	if err := canary.PlantEnv(); err != nil { // before anything is booted
+		return nil, findings(err)
 	}
 	led, err := ledger.Open("")
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
 	"github.com/brainst0rm/sandbox-redteam/backends/bwrap"
+	"github.com/brainst0rm/sandbox-redteam/internal/canary"
 	"github.com/brainst0rm/sandbox-redteam/internal/ledger"
 	"github.com/brainst0rm/sandbox-redteam/internal/policy"
 	"github.com/brainst0rm/sandbox-redteam/internal/testreq"
@@ -34,6 +35,7 @@ func agent(t *testing.T, tag string) string {
 // controls run the honest one.
 func battery(t *testing.T, honest, guest string, leaks []string, expr string) probes.Report {
 	t.Helper()
+	require.NoError(t, canary.PlantEnv())
 	entry := bwrap.Entry()
 	pol, err := policy.Default(entry.Name, entry.DefaultLimits)
 	require.NoError(t, err)
