@@ -54,7 +54,7 @@ func Leaks() []backends.Leak {
 		leak(leakRawRenderer, "A7", stdout, "the guest's bytes are rendered as they are"),
 		leak(leakNoLimits, "A8", poison, "the host's decoder has neither cap nor deadline"),
 		leak(leakFlakyBoot, "LAT", "P-LAT-boot", fmt.Sprintf("one boot in %d fails", flakyEvery)),
-		leak(leakFlakyReset, "LAT", "P-LAT-reset", fmt.Sprintf("one reset in %d fails", flakyEvery)),
+		leak(leakFlakyReset, "LAT", "P-LAT-reset", fmt.Sprintf("one reset in %d of a guest that was used fails", flakyEvery)),
 		leak(leakFlakyNoop, "LAT", "P-LAT-roundtrip", fmt.Sprintf("one noop in %d fails", flakyEvery)),
 	}
 }

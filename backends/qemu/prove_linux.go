@@ -342,6 +342,9 @@ func (s *Sandbox) proveFlaky(ctx context.Context, name string) error {
 		case leakFlakyNoop:
 			_, err = s.Execute(ctx, backends.Invocation{Tool: "noop"})
 		case leakFlakyReset:
+			if _, err := s.Execute(ctx, backends.Invocation{Tool: "noop"}); err != nil {
+				return err
+			}
 			_, err = s.Reset(ctx)
 		case leakFlakyBoot:
 			if err := s.Shutdown(ctx); err != nil {

@@ -57,6 +57,7 @@ type Sandbox struct {
 	hooks hooks
 	frame time.Duration
 	calls map[string]int // how often a flaky thing was asked for
+	used  bool           // a tool was asked for since the last restore
 }
 
 // run is what belongs to one boot. Its fields are set during the boot and only
@@ -190,6 +191,9 @@ func (s *Sandbox) Execute(ctx context.Context, inv backends.Invocation) (backend
 	if inv.Tool == "noop" && s.fails(leakFlakyNoop) {
 		return backends.Execution{}, backends.Errorf(backends.ErrToolError, "run noop", "it fails once in %d", flakyEvery)
 	}
+	s.mu.Lock()
+	s.used = true
+	s.mu.Unlock()
 	start := time.Now()
 	var ex backends.Execution
 	err = v.during(ctx, func(ctx context.Context) error {
@@ -314,6 +318,15 @@ func (s *Sandbox) credential() *syscall.Credential {
 		}
 	}
 	return cred
+}
+
+// takeUsed reports whether a tool was asked for since it last did.
+func (s *Sandbox) takeUsed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	used := s.used
+	s.used = false
+	return used
 }
 
 // flakyEvery is how often something flaky fails.
