@@ -17,6 +17,18 @@ import (
 	"github.com/brainst0rm/sandbox-redteam/internal/testreq"
 )
 
+// agent builds the agent.
+func agent(t *testing.T) string {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "bsm-agent")
+	cmd := exec.Command("go", "build", "-trimpath", "-o", out, "./cmd/bsm-agent")
+	cmd.Dir = "../.."
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
+	text, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(text))
+	return out
+}
+
 // program is a built bsm-redteam with a home of its own, beside its agent.
 type program struct {
 	t              *testing.T
@@ -35,7 +47,7 @@ func build(t *testing.T) program {
 	cmd.Dir = "../.."
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, string(out))
-	require.NoError(t, os.Rename(agent(t, ""), filepath.Join(home, "bsm-agent")))
+	require.NoError(t, os.Rename(agent(t), filepath.Join(home, "bsm-agent")))
 	p.env = append(os.Environ(), "HOME="+home, "XDG_STATE_HOME="+home+"/state", "XDG_CACHE_HOME="+home+"/cache", "TMPDIR="+tmp)
 	return p
 }
