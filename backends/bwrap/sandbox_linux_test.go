@@ -61,7 +61,12 @@ func isDir(path string) bool {
 }
 
 // asHarness makes the test binary a harness that is killed; it names the agent.
-const asHarness = "BSM_BWRAP_TEST_AGENT"
+// The others name its work directory and its ledger.
+const (
+	asHarness     = "BSM_BWRAP_TEST_AGENT"
+	harnessWork   = "BSM_BWRAP_TEST_WORK"
+	harnessLedger = "BSM_BWRAP_TEST_LEDGER"
+)
 
 // workDir is where the tests' root file systems are: any user can enter it.
 var workDir string
@@ -466,7 +471,11 @@ func TestCacheDirOfOthersIsRefused(t *testing.T) {
 
 func TestKilledHarnessTakesTheSandboxAlong(t *testing.T) {
 	if agent := os.Getenv(asHarness); agent != "" {
-		s, err := newSandbox(backends.Options{Agent: agent})
+		var s *Sandbox
+		led, err := ledger.Open(os.Getenv(harnessLedger))
+		if err == nil {
+			s, err = newSandbox(backends.Options{Agent: agent, WorkDir: os.Getenv(harnessWork), Ledger: led})
+		}
 		if err == nil {
 			err = s.Boot(context.Background())
 		}
@@ -479,8 +488,11 @@ func TestKilledHarnessTakesTheSandboxAlong(t *testing.T) {
 		select {}
 	}
 	o := options(t)
+	dir := filepath.Join(t.TempDir(), "harness")
+	led, err := ledger.Open(dir)
+	require.NoError(t, err)
 	cmd := exec.Command(os.Args[0], "-test.run=^TestKilledHarnessTakesTheSandboxAlong$")
-	cmd.Env = append(os.Environ(), asHarness+"="+o.Agent)
+	cmd.Env = append(os.Environ(), asHarness+"="+o.Agent, harnessWork+"="+o.WorkDir, harnessLedger+"="+dir)
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
@@ -498,12 +510,16 @@ func TestKilledHarnessTakesTheSandboxAlong(t *testing.T) {
 			return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) || strings.HasPrefix(st, "Z")
 		}, 5*time.Second, 5*time.Millisecond)
 	}
-	// Its cgroup is nobody's now; a directory without members.
-	for _, dir := range leftovers(t) {
-		if strings.HasPrefix(dir, "/sys/fs/cgroup") {
-			_ = os.Remove(dir)
-		}
+	// What its death cannot end, its cgroup, the ledger knows.
+	reaped, err := led.Reap(t.Context())
+	require.NoError(t, err)
+	for _, r := range reaped {
+		require.NoError(t, r.Err)
 	}
+	records, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, records)
+	require.Empty(t, leftovers(t))
 }
 
 func BenchmarkBoot(b *testing.B) {

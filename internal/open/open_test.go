@@ -274,9 +274,16 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// The death of the harness ends the target; what it cannot end, its cgroup,
+// the ledger knows.
 func TestHarnessThatIsKilledTakesItAlong(t *testing.T) {
-	if dir := os.Getenv("BSM_OPEN_TEST_HARNESS"); dir != "" {
-		x, err := open.Start(context.Background(), open.Config{Agent: filepath.Join(dir, "bsm-agent"), Credential: self()})
+	const harnessAgent, harnessLedger = "BSM_OPEN_TEST_AGENT", "BSM_OPEN_TEST_LEDGER"
+	if path := os.Getenv(harnessAgent); path != "" {
+		led, err := ledger.Open(os.Getenv(harnessLedger))
+		var x *open.Target
+		if err == nil {
+			x, err = open.Start(context.Background(), open.Config{Agent: path, Credential: self(), Ledger: led})
+		}
 		if err != nil {
 			fmt.Println("error", err)
 			os.Exit(1)
@@ -284,9 +291,11 @@ func TestHarnessThatIsKilledTakesItAlong(t *testing.T) {
 		fmt.Println("pid", x.PID())
 		select {}
 	}
-	path := agent(t)
+	dir := filepath.Join(t.TempDir(), "ledger")
+	led, err := ledger.Open(dir)
+	require.NoError(t, err)
 	cmd := exec.Command(os.Args[0], "-test.run=^TestHarnessThatIsKilledTakesItAlong$")
-	cmd.Env = append(os.Environ(), "BSM_OPEN_TEST_HARNESS="+filepath.Dir(path))
+	cmd.Env = append(os.Environ(), harnessAgent+"="+agent(t), harnessLedger+"="+dir)
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
@@ -299,6 +308,15 @@ func TestHarnessThatIsKilledTakesItAlong(t *testing.T) {
 	require.NoError(t, cmd.Process.Kill())
 	_ = cmd.Wait()
 	require.Eventually(t, func() bool { return gone(pid) }, 5*time.Second, 5*time.Millisecond)
+	reaped, err := led.Reap(t.Context())
+	require.NoError(t, err)
+	for _, r := range reaped {
+		require.NoError(t, r.Err)
+		require.NoFileExists(t, r.Target)
+	}
+	records, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, records)
 }
 
 func BenchmarkStart(b *testing.B) {
