@@ -81,15 +81,15 @@ func (s *session) facts(res *probes.Result, out probes.Outcome) {
 	}
 }
 
-// spoil adds an error to a result. An escape that the host saw stays a failure:
-// an error must not hide it.
+// spoil adds an error to a result. What the host saw and what already fails stays
+// a failure: an error must not hide it.
 func spoil(res *probes.Result, err error) {
 	msg := printable(err.Error())
 	if res.ErrorMessage != "" {
 		msg = res.ErrorMessage + "; " + msg
 	}
 	res.ErrorMessage = msg
-	if res.Verdict == probes.Escaped {
+	if res.Verdict == probes.Escaped || (res.Verdict == probes.Weak && !res.Passed) {
 		return
 	}
 	res.Passed, res.Errored = false, true

@@ -216,12 +216,19 @@ func TestTeardownAlwaysRunsAndPanicsAreErrors(t *testing.T) {
 	}
 }
 
-func TestTeardownErrorsSpoilAPassButNotAnEscape(t *testing.T) {
+func TestTeardownErrorsSpoilAPassButNotAFailure(t *testing.T) {
 	for v, want := range map[probes.Verdict]probes.Summary{
 		probes.Contained: {Total: 1, Errored: 1},
 		probes.Escaped:   {Total: 1, Failed: 1},
+		probes.Weak:      {Total: 1, Failed: 1},
 	} {
 		p := answers("P-A1-x", "A1", v)
+		run := p.Run
+		p.Run = func(ctx context.Context, env *probes.Env) (probes.Outcome, error) {
+			o, err := run(ctx, env)
+			o.Severity = probes.SeverityHigh
+			return o, err
+		}
 		p.Teardown = func(context.Context, *probes.Env) error { return errors.New("left something") }
 		rep, err := (&Runner{Sandbox: newBox(), Probes: []probes.Probe{p}}).Run(t.Context())
 		require.NoError(t, err)
