@@ -119,7 +119,7 @@ type Probe struct {
 	// "host leak", "exfiltration", "lateral", "host denial of service", "peer
 	// denial of service", "self denial of service", "integrity".
 	Harm string
-	// Techniques are rows of docs/coverage.md, such as "E01".
+	// Techniques are ids of rows in the field's list of techniques, such as "E01".
 	Techniques []string
 	// ATTACK are MITRE ATT&CK technique ids, such as "T1611".
 	ATTACK []string

@@ -17,7 +17,7 @@ func Page(p probes.Probe) string {
 		p.Class, p.Expectation, p.Severity, p.Harm)
 	row(&b, "needs", p.Needs)
 	row(&b, "side effects", p.SideEffects)
-	row(&b, "techniques (docs/coverage.md)", p.Techniques)
+	row(&b, "technique ids", p.Techniques)
 	row(&b, "MITRE ATT&CK", p.ATTACK)
 	if p.Budget > 0 && p.Class != probes.ClassLatency {
 		fmt.Fprintf(&b, "| time budget | %s |\n", p.Budget)
