@@ -33,7 +33,7 @@ import (
 
 // Format is the version of the image layout and of the manifest. Any change to
 // what a build writes for the same inputs must raise it.
-const Format = 1
+const Format = 2
 
 // Names of the files in an image directory.
 const (
@@ -261,5 +261,5 @@ func (o Options) check() error {
 // cmdline holds what every boot needs: the agent as init, a panic that ends the
 // VM at once, and the digest that admits the agent to VM mode.
 func cmdline(arch, agentSHA256 string) string {
-	return "console=" + arches[arch].console + " rdinit=/init reboot=t panic=-1 quiet bsm.agent=" + agentSHA256
+	return arches[arch].cmdline + " rdinit=/init reboot=t panic=-1 quiet bsm.agent=" + agentSHA256
 }
