@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"text/tabwriter"
 
@@ -18,20 +19,32 @@ func (a *App) listCommand() *cobra.Command {
 }
 
 func (a *App) list() error {
-	w := tabwriter.NewWriter(a.Out, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(w, "BACKEND\t\tLEAKS")
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(w, "BACKEND\tWHAT IT IS")
 	for _, e := range a.Backends() {
-		var leaks []string
-		for _, l := range e.Leaks {
-			leaks = append(leaks, l.Name)
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\n", e.Name, e.Title, strings.Join(leaks, " "))
+		fmt.Fprintf(w, "%s\t%s\n", e.Name, e.Title)
 	}
-	fmt.Fprintf(w, "\nBATTERIES\t%s\n\nPROBE\tCLASS\tHARM\n", strings.Join(probecatalog.Batteries(), ", "))
+	fmt.Fprintln(w, "\nPROBE\tCLASS\tHARM")
 	for _, p := range a.Probes() {
 		fmt.Fprintf(w, "%s\t%s\t%s\n", p.Name, p.Class, p.Harm)
 	}
-	return written(w.Flush())
+	if err := w.Flush(); err != nil {
+		return written(err)
+	}
+	fmt.Fprintf(&b, "\nbatteries: %s\n", strings.Join(probecatalog.Batteries(), ", "))
+	for _, e := range a.Backends() {
+		if len(e.Leaks) == 0 {
+			continue
+		}
+		names := make([]string, len(e.Leaks))
+		for i, l := range e.Leaks {
+			names[i] = l.Name
+		}
+		fmt.Fprintf(&b, "\nleaks of %s\n%s\n", e.Name, wrap(strings.Join(names, " "), 92))
+	}
+	_, err := io.WriteString(a.Out, b.String())
+	return written(err)
 }
 
 // written makes a failed write to stdout the exit code that it deserves.

@@ -24,11 +24,11 @@ type sandboxOptions struct {
 }
 
 func (o *sandboxOptions) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.sandbox, "sandbox", "mock", "backend to attack; `bsm-redteam list` names them")
-	f.StringVar(&o.agent, "agent", "", "path of the bsm-agent to run inside (default: found or built)")
-	f.StringVar(&o.image, "image", "", "directory of a built guest image (default: found or built)")
-	f.StringVar(&o.policy, "policy", "", "YAML file with the declared boundary (default: the backend's own)")
-	f.StringVar(&o.baseline, "baseline", "", "persisted baseline to check resets against")
+	f.StringVar(&o.sandbox, "sandbox", "mock", "backend `NAME` to attack; see bsm-redteam list")
+	f.StringVar(&o.agent, "agent", "", "bsm-agent `FILE` to run inside (default: found or built)")
+	f.StringVar(&o.image, "image", "", "built guest image in `DIR` (default: found or built)")
+	f.StringVar(&o.policy, "policy", "", "YAML `FILE` with the declared boundary (default: the backend's own)")
+	f.StringVar(&o.baseline, "baseline", "", "persisted baseline `FILE` to check resets against")
 	f.BoolVar(&o.requireBaseline, "require-baseline", false, "refuse to run without a persisted baseline")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log what the harness does")
 }
@@ -54,14 +54,14 @@ func newRunOptions() *runOptions { return &runOptions{} }
 func (o *runOptions) addFlags(f *pflag.FlagSet) {
 	f.SortFlags = false
 	o.sandboxOptions.addFlags(f)
-	f.StringVar(&o.probes, "probes", "all", "comma list of batteries (adversarial, lat, all), classes and probe names")
-	f.StringVarP(&o.output, "output", "o", "", "file for the JSON report, - for stdout")
-	f.IntVar(&o.iterations, "iterations", 1000, "samples of each latency probe")
-	f.StringArrayVar(&o.leaks, "leak", nil, "build a deliberate weakness in (repeatable); the battery must catch it")
-	f.StringArrayVar(&o.budgets, "budget", nil, "upper bound such as P-LAT-reset.p50=500ms (repeatable)")
-	f.StringVar(&o.failSeverity, "fail-severity", string(probes.SeverityMedium), "lowest severity at which a weakness fails its probe")
-	f.StringVar(&o.onUnavailable, "on-unavailable", "skip", "what an unavailable backend leads to: skip (exit 0) or fail (exit 3)")
-	f.DurationVar(&o.latBudget, "lat-budget", 0, "time cap of each latency probe; it then reports fewer samples")
+	f.StringVar(&o.probes, "probes", "all", "comma `LIST` of batteries (adversarial, lat, all), classes and probe names")
+	f.StringVarP(&o.output, "output", "o", "", "`FILE` for the JSON report, - for stdout")
+	f.IntVar(&o.iterations, "iterations", 1000, "`N` samples of each latency probe")
+	f.StringArrayVar(&o.leaks, "leak", nil, "build the deliberate weakness `NAME` in (repeatable); the battery must catch it")
+	f.StringArrayVar(&o.budgets, "budget", nil, "upper `BOUND` such as P-LAT-reset.p50=500ms (repeatable)")
+	f.StringVar(&o.failSeverity, "fail-severity", string(probes.SeverityMedium), "lowest `SEVERITY` at which a weakness fails its probe")
+	f.StringVar(&o.onUnavailable, "on-unavailable", "skip", "what an unavailable backend leads to: `skip|fail` (exit 0 or 3)")
+	f.DurationVar(&o.latBudget, "lat-budget", 0, "`TIME` cap of each latency probe; it then reports fewer samples")
 	f.BoolVar(&o.rawSamples, "raw-samples", false, "keep every latency sample in the report")
 	f.BoolVar(&o.ownHost, "i-own-this-host", false, "allow leaks that weaken this host while they run")
 	f.BoolVar(&o.allowDisruptive, "allow-disruptive", false, "let probes fork, allocate, signal and write in a sandbox that is yours")
