@@ -144,11 +144,20 @@ func (s *Sandbox) reset(ctx context.Context, old *vm, off []backends.Source) (st
 	if v.pid == old.pid {
 		return st, errors.New("the VMM process is the old one")
 	}
+	return s.check(ctx, v, m, off)
+}
+
+// check looks for what a restore must not have kept and verifies v. A state
+// comes with every error that is about v rather than about the way to it.
+func (s *Sandbox) check(ctx context.Context, v *vm, m markers, off []backends.Source) (backends.ResetState, error) {
+	var err error
 	s.step("look for the markers", &err, func() error { return m.gone(ctx, v) })
-	if err != nil {
-		return st, err
+	st, verr := s.verify(ctx, v, off...)
+	if err == nil {
+		return st, verr
 	}
-	return s.verify(ctx, v, off...)
+	st.VerificationPassed, st.VerificationDetails.DivergenceAction = false, backends.ActionHalt
+	return st, &backends.Error{Code: backends.ErrResetFailed, Doing: "reset qemu", Err: err, Fix: "boot a fresh sandbox"}
 }
 
 // verify reads the three sources of v and compares them with the baseline.

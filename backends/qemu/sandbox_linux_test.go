@@ -183,6 +183,24 @@ func TestBootedSandbox(t *testing.T) {
 		require.NoError(t, err)
 		require.InDelta(t, float64(time.Now().UnixNano())/1e9, float64(booted)+up, 1.5, "the guest's clock")
 	})
+	t.Run("what survived a reset fails it", func(t *testing.T) {
+		v, err := s.ready()
+		require.NoError(t, err)
+		st, err := s.check(ctx, v, markers{epoch: "another", paths: []string{"/tmp/absent"}}, nil)
+		require.NoError(t, err)
+		require.True(t, st.VerificationPassed)
+		for name, m := range map[string]markers{
+			"epoch": {epoch: s.r.epoch},
+			"file":  {epoch: "another", paths: []string{"/init"}},
+		} {
+			st, err := s.check(ctx, v, m, nil)
+			require.ErrorIs(t, err, backends.ErrResetFailed, name)
+			require.ErrorContains(t, err, "survived the reset", name)
+			require.False(t, st.VerificationPassed)
+			require.Equal(t, backends.ActionHalt, st.VerificationDetails.DivergenceAction)
+			require.NotEmpty(t, st.GoldenHash)
+		}
+	})
 	t.Run("a frame of nonsense costs a session, not the sandbox", func(t *testing.T) {
 		require.NoError(t, s.Inject(ctx, []byte{0xff, 0xff, 0xff, 0xff}))
 		require.NoError(t, s.Resync(ctx))
