@@ -42,8 +42,8 @@ func Encode(r probes.Report) ([]byte, error) {
 // Destination is where a report goes. It is opened before the run, so that a
 // report is never lost for want of a place.
 type Destination struct {
-	path string   // of a regular file: replaced atomically
-	temp *os.File // beside path
+	path string // of a regular file: replaced atomically
+	temp *temp  // beside path
 	out  io.Writer
 	file *os.File // written in place: a device, a pipe
 }
@@ -84,8 +84,7 @@ func Open(path string, stdout io.Writer) (*Destination, error) {
 	if fi != nil {
 		mode = fi.Mode().Perm()
 	}
-	name := filepath.Join(filepath.Dir(target), "."+filepath.Base(target)+"."+wire.NewNonceString()+".tmp")
-	temp, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	temp, err := openTemp(filepath.Dir(target), "."+filepath.Base(target)+"."+wire.NewNonceString()+".tmp", mode)
 	if err != nil {
 		return nil, fmt.Errorf("open output %s: %w", path, err)
 	}
@@ -115,11 +114,7 @@ func (d *Destination) Write(b []byte) error {
 		return nil
 	}
 	defer d.Discard()
-	_, err := d.temp.Write(b)
-	if err = errors.Join(err, d.temp.Sync(), d.temp.Close()); err != nil {
-		return fmt.Errorf("write report: %w", err)
-	}
-	if err := os.Rename(d.temp.Name(), d.path); err != nil {
+	if err := d.temp.finish(b, d.path); err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}
 	return nil
@@ -129,8 +124,7 @@ func (d *Destination) Write(b []byte) error {
 // called at any time.
 func (d *Destination) Discard() {
 	if d.temp != nil {
-		_ = d.temp.Close()
-		_ = os.Remove(d.temp.Name())
+		d.temp.discard()
 		d.temp = nil
 	}
 	if d.file != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -33,6 +34,9 @@ func TestARegularFileIsReplacedAtOnce(t *testing.T) {
 	old, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, "old", string(old), "the old report stays until the new one is whole")
+	if runtime.GOOS == "linux" {
+		require.Equal(t, []string{"r.json"}, entries(t, dir), "a killed run leaves nothing")
+	}
 	require.NoError(t, d.Write([]byte("new")))
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -123,4 +127,32 @@ func TestTableOfANarrowTerminalStillHasLines(t *testing.T) {
 	var b bytes.Buffer
 	require.NoError(t, Table(&b, sample(), 1))
 	require.Equal(t, 6, strings.Count(b.String(), "\n"))
+}
+
+func TestAFileSystemWithoutUnnamedFiles(t *testing.T) {
+	dir := t.TempDir()
+	f, err := namedTemp(filepath.Join(dir, ".x"), 0o640)
+	require.NoError(t, err)
+	f.discard()
+	require.Empty(t, entries(t, dir))
+	f, err = namedTemp(filepath.Join(dir, ".x"), 0o640)
+	require.NoError(t, err)
+	require.NoError(t, f.finish([]byte("whole"), filepath.Join(dir, "r.json")))
+	f.discard()
+	require.Equal(t, []string{"r.json"}, entries(t, dir))
+	b, err := os.ReadFile(filepath.Join(dir, "r.json"))
+	require.NoError(t, err)
+	require.Equal(t, "whole", string(b))
+}
+
+func TestAFileThatCannotBeGivenItsNameIsWrittenAgain(t *testing.T) {
+	dir := t.TempDir()
+	f, err := openTemp(dir, ".x", 0o644)
+	require.NoError(t, err)
+	f.give = func(*os.File) error { return os.ErrPermission }
+	require.NoError(t, f.finish([]byte("whole"), filepath.Join(dir, "r.json")))
+	require.Equal(t, []string{"r.json"}, entries(t, dir))
+	b, err := os.ReadFile(filepath.Join(dir, "r.json"))
+	require.NoError(t, err)
+	require.Equal(t, "whole", string(b))
 }
