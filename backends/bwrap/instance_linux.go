@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
@@ -34,6 +35,9 @@ type instance struct {
 	client *guest.Client
 	init   int    // host pid of the first process inside
 	pidns  string // its pid namespace, as a /proc link reads
+	// ending is set before the kill begins: what the agent answers from then on
+	// tells of the kill, not of the tool.
+	ending atomic.Bool
 }
 
 // launch starts an instance. After an error nothing is left of it.
@@ -175,6 +179,7 @@ func filterPipe() (*os.File, error) {
 func (v *instance) kill(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 	defer cancel()
+	v.ending.Store(true)
 	var err error
 	if v.child != nil {
 		err = v.child.Kill(ctx)

@@ -149,6 +149,8 @@ func (s *Sandbox) Execute(ctx context.Context, inv backends.Invocation) (backend
 	begin := time.Now()
 	e, err := v.client.Execute(ctx, inv)
 	switch {
+	case err == nil && v.ending.Load():
+		return backends.Execution{}, backends.Errorf(backends.ErrClosed, "run "+inv.Tool, "the sandbox was ended during the call")
 	case err == nil && s.leaks[leakStdoutFrames]:
 		return promote(e), nil
 	case errors.Is(err, guest.ErrUnconfirmed):

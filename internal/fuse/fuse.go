@@ -212,8 +212,8 @@ func (g *Group) PIDs() ([]int, error) { return g.k.pids() }
 // Usage reads the group's meters.
 func (g *Group) Usage() (backends.Usage, error) { return g.k.usage() }
 
-// Kill ends every member and returns once none is left. The group stays; after
-// it nothing new can be started in it.
+// Kill ends every member and returns once none is left. The group stays, with
+// its meters; on v1 nothing can be forked in it any more.
 func (g *Group) Kill(ctx context.Context) error {
 	if err := g.k.killAll(ctx); err != nil {
 		return fmt.Errorf("empty the fuse %s: %w", filepath.Base(g.k.dirs()[0]), err)

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
@@ -25,6 +26,9 @@ type Target struct {
 	client *guest.Client
 	child  *child.Child
 	group  *fuse.Group
+	// ending is set before Close kills: what the agent answers from then on
+	// tells of the kill, not of the tool.
+	ending atomic.Bool
 }
 
 // Start starts an open target.
@@ -128,6 +132,9 @@ func workDir(c Config) (*os.File, []string, error) {
 func (t *Target) Execute(ctx context.Context, inv backends.Invocation) (backends.Execution, error) {
 	begin := time.Now()
 	e, err := t.client.Execute(ctx, inv)
+	if err == nil && t.ending.Load() {
+		return backends.Execution{}, backends.Errorf(backends.ErrClosed, "run "+inv.Tool, "the open target was closed during the call")
+	}
 	if !errors.Is(err, guest.ErrUnconfirmed) {
 		return e, err
 	}
@@ -175,6 +182,7 @@ const closeTimeout = 15 * time.Second
 func (t *Target) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
+	t.ending.Store(true)
 	var err error
 	if t.child != nil {
 		err = t.child.Kill(ctx)
