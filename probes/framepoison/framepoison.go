@@ -98,7 +98,7 @@ func run(ctx context.Context, env *probes.Env) (probes.Outcome, error) {
 	}
 	out.Judge(probes.SeverityHigh)
 	out.Witness.Summary = summary(&out, growth)
-	out.Evidence = map[string]any{"host_heap_growth_bytes": growth, "host_heap_growth_limit_bytes": int64(maxGrowth)}
+	out.Evidence = map[string]any{"host_heap_allocated_bytes": growth, "host_heap_allocated_limit_bytes": int64(maxGrowth)}
 	return out, ctx.Err()
 }
 
@@ -108,7 +108,7 @@ func summary(out *probes.Outcome, growth int64) string {
 			return c.Name + ": " + c.Witness
 		}
 	}
-	return fmt.Sprintf("every malformed byte was seen on the host and refused; it grew by %.1f MiB; next calls answered", float64(growth)/(1<<20))
+	return fmt.Sprintf("every malformed byte was seen on the host and refused; it allocated %.1f MiB for them; next calls answered", float64(growth)/(1<<20))
 }
 
 // frameTimeout derives the deadline for slow frames from the quickest of a few
@@ -256,7 +256,7 @@ func (p *poisoning) judge(c *probes.Case) {
 	case forged:
 		c.Crossed, c.Witness = true, "the host believed a forged answer"
 	case p.growth > maxGrowth:
-		c.Crossed, c.Witness = true, fmt.Sprintf("the host's memory grew by %d MiB, more than %d", p.growth>>20, maxGrowth>>20)
+		c.Crossed, c.Witness = true, fmt.Sprintf("the host allocated %d MiB for them, more than %d", p.growth>>20, maxGrowth>>20)
 	case p.arrived && p.err != nil && !refused(p.err):
 		c.Crossed, c.Witness = true, "the host did not refuse the bytes: "+oneLine(p.err)
 	case p.arrived && isSlow(p.mode) && p.elapsed > limit:

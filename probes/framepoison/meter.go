@@ -14,67 +14,47 @@ import (
 // maxGrowth is how much the harness's memory may grow while it is fed poison.
 const maxGrowth = 64 << 20
 
-// meter samples the harness's own heap. It counts garbage too: what a decoder
-// allocated and dropped was still allocated because a guest said so.
+// meter counts what the harness allocates. It counts what became garbage too:
+// what a decoder allocated and dropped was still allocated because a guest said
+// so. The count only grows, so nothing escapes between two looks at it, and no
+// collection has to be forced to make it comparable; the heap cannot have grown
+// by more.
 type meter struct {
 	stopped atomic.Bool
-	peak    atomic.Int64
 	base    int64
-	quit    chan struct{}
-	done    sync.WaitGroup
+	last    int64
 }
 
-const heapObjects = "/memory/classes/heap/objects:bytes"
-
-func heap() int64 {
-	s := []metrics.Sample{{Name: heapObjects}}
-	metrics.Read(s)
-	return int64(s[0].Value.Uint64())
-}
+const heapAllocated = "/gc/heap/allocs:bytes"
 
 func startMeter() *meter {
-	runtime.GC()
-	m := &meter{base: heap(), quit: make(chan struct{})}
-	m.done.Go(func() {
-		tick := time.NewTicker(2 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-m.quit:
-				return
-			case <-tick.C:
-				m.sample()
-			}
-		}
-	})
+	m := &meter{}
+	m.base = m.read()
 	return m
 }
 
-func (m *meter) sample() {
-	if m.stopped.Load() {
-		return
+// read returns the bytes allocated since the program began; a stopped meter
+// returns what it read last.
+func (m *meter) read() int64 {
+	if !m.stopped.Load() {
+		s := []metrics.Sample{{Name: heapAllocated}}
+		metrics.Read(s)
+		m.last = int64(s[0].Value.Uint64())
 	}
-	if now := heap() - m.base; now > m.peak.Load() {
-		m.peak.Store(now)
-	}
+	return m.last
 }
 
 // stop silences the meter; a test does it to show that its silence is noticed.
 func (m *meter) stop() { m.stopped.Store(true) }
 
-// end stops sampling and returns the peak growth in bytes, and whether the meter
-// still notices an allocation of the host's own.
+// end returns the growth in bytes, and whether the meter still notices an
+// allocation of the host's own.
 func (m *meter) end() (growth int64, alive bool) {
-	m.sample()
-	close(m.quit)
-	m.done.Wait()
-	growth = m.peak.Load()
-	const test = 8 << 20
-	before := heap() - m.base
-	m.peak.Store(0)
+	growth = m.read() - m.base
+	const test = 1 << 20 // big enough to be counted at once
+	before := m.read()
 	b := make([]byte, test)
-	m.sample()
-	alive = m.peak.Load() >= before+test/2
+	alive = m.read() >= before+test
 	runtime.KeepAlive(b)
 	return growth, alive
 }
@@ -110,6 +90,13 @@ func (t *tap) stop() {
 	t.stopped = true
 }
 
+// has reports whether want has gone through the tap in one piece.
+func (t *tap) has(want []byte) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return bytes.Contains(t.b, want)
+}
+
 func (t *tap) bytes() []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -122,7 +109,7 @@ func (t *tap) saw(want []byte, over <-chan struct{}, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	for {
-		if bytes.Contains(t.bytes(), want) {
+		if t.has(want) {
 			return true
 		}
 		select {
@@ -130,7 +117,7 @@ func (t *tap) saw(want []byte, over <-chan struct{}, d time.Duration) bool {
 		case <-timer.C:
 			return false
 		case <-over:
-			return bytes.Contains(t.bytes(), want)
+			return t.has(want)
 		}
 	}
 }
