@@ -92,7 +92,7 @@ func TestMemoryLimitKills(t *testing.T) {
 	require.NoError(t, err)
 	require.Positive(t, u.Kills)
 	require.GreaterOrEqual(t, u.PeakBytes, int64(24<<20))
-	require.LessOrEqual(t, u.PeakBytes, int64(32<<20))
+	require.LessOrEqual(t, u.PeakBytes, int64(33<<20), "the kernel lets a dying process go a few pages over")
 }
 
 // The limit above is what kills: without it the same program survives.
