@@ -19,8 +19,13 @@ func newPipe() (near, far *conn) {
 	return &conn{a, b}, &conn{b, a}
 }
 
-func (c *conn) Read(p []byte) (int, error)         { return c.in.read(p) }
-func (c *conn) Write(p []byte) (int, error)        { return c.out.write(p) }
+func (c *conn) Read(p []byte) (int, error)  { return c.in.read(p) }
+func (c *conn) Write(p []byte) (int, error) { return c.out.write(p) }
+
+// WriteNow writes p whole if there is room for it, and says whether it did. It
+// never waits.
+func (c *conn) WriteNow(p []byte) bool { return c.out.writeNow(p) }
+
 func (c *conn) SetReadDeadline(t time.Time) error  { c.in.reader.set(c.in, t); return nil }
 func (c *conn) SetWriteDeadline(t time.Time) error { c.out.writer.set(c.out, t); return nil }
 
@@ -55,7 +60,7 @@ func (h *half) read(p []byte) (int, error) {
 		switch {
 		case h.deaf:
 			return 0, io.ErrClosedPipe
-		case h.reader.passed:
+		case h.reader.over():
 			return 0, os.ErrDeadlineExceeded
 		case len(h.buf) > 0:
 			n := copy(p, h.buf)
@@ -65,8 +70,27 @@ func (h *half) read(p []byte) (int, error) {
 		case h.ended:
 			return 0, io.EOF
 		}
+		h.wait(&h.reader)
+	}
+}
+
+// wait waits for a change, at most until d passes. It arms the timer, so that a
+// deadline which nobody had to wait for costs none.
+func (h *half) wait(d *deadline) {
+	if d.arm(h); !d.passed {
 		h.changed.Wait()
 	}
+}
+
+func (h *half) writeNow(p []byte) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.deaf || h.ended || h.writer.over() || len(p) > pipeBuffer-len(h.buf) {
+		return false
+	}
+	h.buf = append(h.buf, p...)
+	h.changed.Broadcast()
+	return true
 }
 
 func (h *half) write(p []byte) (n int, err error) {
@@ -76,7 +100,7 @@ func (h *half) write(p []byte) (n int, err error) {
 		switch {
 		case h.deaf, h.ended:
 			return n, io.ErrClosedPipe
-		case h.writer.passed:
+		case h.writer.over():
 			return n, os.ErrDeadlineExceeded
 		}
 		if room := min(pipeBuffer-len(h.buf), len(p)); room > 0 {
@@ -87,7 +111,7 @@ func (h *half) write(p []byte) (n int, err error) {
 		if len(p) == 0 {
 			return n, nil
 		}
-		h.changed.Wait()
+		h.wait(&h.writer)
 	}
 }
 
@@ -106,8 +130,17 @@ func (h *half) close(writer bool) {
 
 // deadline of one end of a half; h.mu guards it.
 type deadline struct {
+	at     time.Time // zero for none
 	passed bool
 	timer  *time.Timer
+}
+
+// over reports whether the deadline has passed.
+func (d *deadline) over() bool {
+	if !d.passed && !d.at.IsZero() && !time.Now().Before(d.at) {
+		d.passed = true
+	}
+	return d.passed
 }
 
 func (d *deadline) stop() {
@@ -121,18 +154,17 @@ func (d *deadline) set(h *half, t time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	d.stop()
-	d.passed = false
-	if t.IsZero() {
-		return
-	}
-	left := time.Until(t)
-	if left <= 0 {
-		d.passed = true
-		h.changed.Broadcast()
+	d.at, d.passed = t, false
+	h.changed.Broadcast() // whoever waits arms the new one
+}
+
+// arm starts the timer of a deadline that somebody has to wait for.
+func (d *deadline) arm(h *half) {
+	if d.at.IsZero() || d.timer != nil || d.over() {
 		return
 	}
 	var timer *time.Timer
-	timer = time.AfterFunc(left, func() {
+	timer = time.AfterFunc(time.Until(d.at), func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if d.timer == timer { // not one that was replaced meanwhile

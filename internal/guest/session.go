@@ -107,13 +107,17 @@ func (s *session) greet(ctx context.Context) (wire.Hello, error) {
 	// Written while reading: the agent may be blocked on bytes of the last
 	// session that nobody has read, and reads on only when they are gone.
 	wrote := make(chan error, 1)
-	go func() {
-		err := s.write(ctx, wire.Preamble(nonce))
-		if err != nil {
-			s.src.interrupt()
-		}
-		wrote <- err
-	}()
+	if preamble := wire.Preamble(nonce); writeNow(s.rw, preamble) { // no call has begun: nobody else writes
+		wrote <- nil
+	} else {
+		go func() {
+			err := s.write(ctx, preamble)
+			if err != nil {
+				s.src.interrupt()
+			}
+			wrote <- err
+		}()
+	}
 	skipped, err := wire.AwaitPreamble(s.src, nonce, s.o.skip)
 	if err != nil {
 		s.src.interrupt()
@@ -374,6 +378,9 @@ func (s *session) write(ctx context.Context, b []byte) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
+	if writeNow(s.rw, b) {
+		return nil
+	}
 	w := watchedWrite{rw: s.rw}
 	stop := context.AfterFunc(ctx, w.abort)
 	slow := time.AfterFunc(s.o.FrameTimeout, w.abort)
@@ -389,6 +396,13 @@ func (s *session) write(ctx context.Context, b []byte) error {
 		return context.Cause(ctx)
 	}
 	return err
+}
+
+// writeNow writes b whole where the transport can do so without waiting: then
+// there is nothing to watch.
+func writeNow(rw io.ReadWriteCloser, b []byte) bool {
+	w, ok := rw.(interface{ WriteNow(b []byte) bool })
+	return ok && w.WriteNow(b)
 }
 
 // watchedWrite lets a timer or a context end a write, and nothing after it.

@@ -6,10 +6,11 @@ package integrity
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
@@ -36,7 +37,11 @@ const (
 	noHash = hashPrefix + "0000000000000000000000000000000000000000000000000000000000000000"
 )
 
-var hashPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+// isHash reports whether s is "sha256:" and 64 lower-case hex digits.
+func isHash(s string) bool {
+	digits, ok := strings.CutPrefix(s, hashPrefix)
+	return ok && len(digits) == 2*sha256.Size && strings.Trim(digits, "0123456789abcdef") == ""
+}
 
 // Baseline is what the three sources said of the golden sandbox.
 type Baseline struct {
@@ -66,7 +71,7 @@ func (b Baseline) Validate() error {
 // ValidHash reports why s cannot be the digest of a substrate.
 func ValidHash(s string) error {
 	switch {
-	case !hashPattern.MatchString(s):
+	case !isHash(s):
 		return fmt.Errorf("%q is not \"sha256:\" and 64 lower-case hex digits", s)
 	case s == emptyHash:
 		return ErrNothingHashed
@@ -124,22 +129,27 @@ func (v Verifier) Verify(ctx context.Context, golden string, base Baseline, r Re
 		now = time.Now
 	}
 
-	hash := start(ctx, settling, func(ctx context.Context) (string, error) {
+	hash := source[string]{read: func(ctx context.Context) (string, error) {
 		s, err := r.FSHash(ctx)
-		if err == nil && !hashPattern.MatchString(s) {
+		if err == nil && !isHash(s) {
 			err = errors.New("the source returned no SHA-256")
 		}
 		return s, err
-	})
-	fds := start(ctx, settling, func(ctx context.Context) (int, error) {
+	}}
+	fds := source[int]{read: func(ctx context.Context) (int, error) {
 		n, err := r.OpenFDCount(ctx)
 		if err == nil && n < 0 {
 			err = errors.New("the source returned a negative count")
 		}
 		return n, err
-	})
-	vmm := start(ctx, settling, r.VMMState)
-	h, n, s := <-hash, <-fds, <-vmm
+	}}
+	vmm := source[string]{read: r.VMMState}
+	sources := []asked{&hash, &fds, &vmm}
+	askAll(ctx, settling, sources)
+	if again := slices.DeleteFunc(sources, func(s asked) bool { return !s.failed() }); len(again) > 0 && ctx.Err() == nil {
+		askAll(ctx, settling, again)
+	}
+	h, n, s := hash.got, fds.got, vmm.got
 	if err := ctx.Err(); err != nil {
 		return backends.ResetState{}, err
 	}
@@ -192,33 +202,56 @@ type reading[T any] struct {
 	err   error
 }
 
-// start asks a source, and once more if it fails or stays silent.
-func start[T any](ctx context.Context, settling time.Duration, read func(context.Context) (T, error)) <-chan reading[T] {
-	out := make(chan reading[T], 1)
-	go func() {
-		got := ask(ctx, settling, read)
-		if got.err != nil && ctx.Err() == nil {
-			got = ask(ctx, settling, read)
-		}
-		out <- got
-	}()
-	return out
+// source is one of the three, and the reading of it that is under way.
+type source[T any] struct {
+	read   func(context.Context) (T, error)
+	answer chan reading[T]
+	got    reading[T]
 }
 
-// ask does not wait for a source that ignores its context: a source that hangs
-// is what a verification has to survive.
-func ask[T any](ctx context.Context, settling time.Duration, read func(context.Context) (T, error)) reading[T] {
-	ctx, cancel := context.WithTimeoutCause(ctx, settling, fmt.Errorf("silent for %s", settling))
-	defer cancel()
+// ask begins a reading. It is not waited for if it ignores its context: a source
+// that hangs is what a verification has to survive.
+func (s *source[T]) ask(ctx context.Context) {
 	answer := make(chan reading[T], 1)
+	s.answer = answer
 	go func() {
-		v, err := read(ctx)
+		v, err := s.read(ctx)
 		answer <- reading[T]{v, err}
 	}()
+}
+
+// wait takes an answer that is there before it looks at the clock: another
+// source may have used up all the time.
+func (s *source[T]) wait(ctx context.Context) {
 	select {
-	case got := <-answer:
-		return got
+	case s.got = <-s.answer:
+		return
+	default:
+	}
+	select {
+	case s.got = <-s.answer:
 	case <-ctx.Done():
-		return reading[T]{err: context.Cause(ctx)}
+		s.got = reading[T]{err: context.Cause(ctx)}
+	}
+}
+
+func (s *source[T]) failed() bool { return s.got.err != nil }
+
+// asked is a source of any type.
+type asked interface {
+	ask(ctx context.Context)
+	wait(ctx context.Context)
+	failed() bool
+}
+
+// askAll reads the sources at once and gives them one settling time.
+func askAll(ctx context.Context, settling time.Duration, sources []asked) {
+	ctx, cancel := context.WithTimeoutCause(ctx, settling, fmt.Errorf("silent for %s", settling))
+	defer cancel()
+	for _, s := range sources {
+		s.ask(ctx)
+	}
+	for _, s := range sources {
+		s.wait(ctx)
 	}
 }
