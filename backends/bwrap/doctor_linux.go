@@ -160,7 +160,9 @@ func Doctor(ctx context.Context, o backends.Options) backends.Diagnosis {
 		d.Findings = append(d.Findings, backends.Finding{What: what + ": " + err.Error(), Fix: fix})
 		return false
 	}
-	check("bsm-agent is an executable file", fixAgent, agentThere(o.Agent))
+	if o.Agent != "" { // otherwise a run finds or builds one
+		check("bsm-agent is an executable file", fixAgent, agentThere(o.Agent))
+	}
 	_, err := cacheDir(o.WorkDir, identity())
 	check("a directory for the root file system", "choose a --work-dir that uid "+strconv.Itoa(identity().UID)+" can enter", err)
 	path, err := exec.LookPath("bwrap")
