@@ -70,9 +70,11 @@ func (c *Case) judge() {
 	switch {
 	case c.Crossed:
 		c.Verdict = Escaped
+	case c.Doubt != "":
+		c.Verdict = Inconclusive
 	case c.NotTested != "" && !c.Required:
 		c.Verdict = Skipped
-	case c.Doubt != "", c.NotTested != "", !c.Attempted, !c.Proved, !c.WitnessAlive:
+	case c.NotTested != "", !c.Attempted, !c.Proved, !c.WitnessAlive:
 		c.Verdict = Inconclusive
 	case !c.Controlled && c.Required:
 		c.Verdict = Inconclusive

@@ -41,7 +41,7 @@ func TestJudgeLaw(t *testing.T) {
 		for _, c := range o.Cases {
 			crossed = crossed || c.Crossed
 			full := c.Proved && c.Controlled && c.WitnessAlive && c.Attempted && c.Doubt == "" && c.NotTested == ""
-			if (c.Required || c.Doubt != "" && c.NotTested == "") && !full {
+			if (c.Required || c.Doubt != "") && !full {
 				requiredSound = false
 			}
 			if full {

@@ -100,7 +100,8 @@ func empty(r probes.Report, allowed bool) (string, bool) {
 // unproven: once a real backend has booted, every probe has to have been proved
 // on it.
 func unproven(r probes.Report) []string {
-	if r.Backend == "stub" || r.Backend == "mock" || len(r.Probes) == 0 {
+	booted := len(r.Probes) > 0 || r.FinalSandboxState != backends.StateNotBooted
+	if r.Backend == "stub" || r.Backend == "mock" || !booted {
 		return nil
 	}
 	var mock, skipped []string

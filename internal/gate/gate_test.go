@@ -28,6 +28,8 @@ func TestRules(t *testing.T) {
 	dead.FinalSandboxState = backends.StateFailed
 	unexplained := report("qemu", []probes.Result{good})
 	unexplained.Summary.Total, unexplained.Summary.Skipped = 4, 3
+	unavailable := report("chv", nil, skip)
+	unavailable.FinalSandboxState = backends.StateNotBooted
 
 	for name, c := range map[string]struct {
 		r    probes.Report
@@ -44,7 +46,8 @@ func TestRules(t *testing.T) {
 		"nothing passed, fail-on never":           {report("qemu", []probes.Result{failed}), Options{FailOn: FailOnNever}, false, "no probe passed"},
 		"all skipped":                             {report("chv", nil, skip), Options{}, false, "no probe passed: 1 of 1 were skipped"},
 		"all skipped, fail-on never":              {report("chv", nil, skip), Options{FailOn: FailOnNever}, false, "no probe passed"},
-		"all skipped and allowed":                 {report("chv", nil, skip), Options{AllowEmpty: true}, true, "nothing was tested, and that was allowed"},
+		"all skipped and allowed":                 {unavailable, Options{AllowEmpty: true}, true, "nothing was tested, and that was allowed"},
+		"all skipped after a boot, and allowed":   {report("chv", nil, skip), Options{AllowEmpty: true}, false, "chv booted, but skipped: P-A8 (no channel)"},
 		"allow-empty does not excuse failures":    {report("qemu", []probes.Result{failed}), Options{AllowEmpty: true, FailOn: FailOnNever}, false, "no probe passed"},
 		"nothing asked for":                       {report("qemu", nil), Options{}, false, "no probe passed"},
 		"real and mock-only":                      {report("qemu", []probes.Result{good, passed("P-A7", probes.MockOnly)}), Options{}, false, "qemu booted, but still mock-only: P-A7"},

@@ -102,6 +102,12 @@ func (x *trial) judgeMachine(c *probes.Case) {
 	case grown > machineGrowth:
 		c.Crossed = true
 		c.Witness = fmt.Sprintf("the VMM grew by %s on the host while its guest exhausted its own", x.amount(grown))
+	case x.limit > 0 && x.reached > x.limit+x.margin:
+		c.Missing = fmt.Sprintf("the guest kernel allowed %s, declared are %s", x.amount(x.reached), x.amount(x.limit))
+		c.Severity = probes.SeverityMedium
+	case x.reached < x.aim()/2:
+		// The agent's own tasks count towards the limit too, but not for half of it.
+		c.Doubt = fmt.Sprintf("the payload took %d of %d only (%s): the limit was not put to the test", x.reached, x.aim(), x.end)
 	case x.end == attack.EndRefused, x.end == attack.EndKilled:
 		c.Witness += ", then the guest kernel refused"
 	case x.reached < x.enough():

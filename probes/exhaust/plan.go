@@ -30,10 +30,9 @@ const (
 	blindBytes = 256 << 20
 	blindCount = 128
 	// reach is how much of a limit has to be used, in percent, for it to have
-	// been put to the test. Of a machine's memory its kernel keeps a part (its
-	// own image, the page tables, what it reserves), which no tool can take.
-	reach        = 80
-	reachMachine = 75
+	// been put to the test. That holds for a machine's memory too, of which its
+	// kernel keeps a part that no tool can take.
+	reach = 80
 	// overCount is how far past a declared number the payload goes.
 	overCount = 64
 )
@@ -50,19 +49,14 @@ type plan struct {
 	stop int64
 	// machine: what is taken belongs to a guest kernel, so the host's meter
 	// sees only the VMM. Memory is not like that: guest RAM is host memory.
-	machine bool
-	// share is how much of the aim has to be reached, in percent.
-	share     int64
+	machine   bool
 	notTested string
 }
 
 // plans computes the sub-cases from the declared limits. most is how much
 // memory the payload may take at all.
 func plans(l backends.Limits, machine bool, most int64) []plan {
-	mem := plan{name: attack.ExhaustMemory, share: reach, required: true, limit: l.MemoryBytes, margin: max(minMemoryMargin, l.MemoryBytes/10), stop: 2 * l.MemoryBytes}
-	if machine {
-		mem.share = reachMachine
-	}
+	mem := plan{name: attack.ExhaustMemory, required: true, limit: l.MemoryBytes, margin: max(minMemoryMargin, l.MemoryBytes/10), stop: 2 * l.MemoryBytes}
 	if mem.limit == 0 {
 		mem.stop = blindBytes
 	}
@@ -70,12 +64,12 @@ func plans(l backends.Limits, machine bool, most int64) []plan {
 	if need := max(mem.limit*3/2+mem.margin, 64<<20); mem.stop < need {
 		mem.notTested = fmt.Sprintf("a quarter of the host's available memory (%s) is too little to pass the limit with; %s is needed", mib(most), mib(need))
 	}
-	pids := plan{name: attack.ExhaustPids, share: reach, required: true, machine: machine, limit: int64(l.Pids),
+	pids := plan{name: attack.ExhaustPids, required: true, machine: machine, limit: int64(l.Pids),
 		margin: min(max(minTaskMargin, int64(l.Pids)/10), maxTaskMargin), stop: int64(l.Pids) + overCount}
 	if pids.limit == 0 {
 		pids.stop = blindCount
 	}
-	fds := plan{name: attack.ExhaustFDs, share: reach, machine: machine, limit: int64(l.OpenFiles), margin: minTaskMargin, stop: int64(l.OpenFiles) + overCount}
+	fds := plan{name: attack.ExhaustFDs, machine: machine, limit: int64(l.OpenFiles), margin: minTaskMargin, stop: int64(l.OpenFiles) + overCount}
 	if fds.limit == 0 {
 		fds.notTested = "the policy declares no limit of open files"
 	}
@@ -93,7 +87,7 @@ func (p plan) aim() int64 {
 
 // enough is the least that has to be reached: below it a limit was not put to
 // the test.
-func (p plan) enough() int64 { return p.aim() * p.share / 100 }
+func (p plan) enough() int64 { return p.aim() * reach / 100 }
 
 func (p plan) amount(n int64) string {
 	switch p.name {

@@ -34,7 +34,7 @@ func New() probes.Probe {
 		Name: Name, Class: probes.ClassExhaustion, Expectation: probes.ShouldFail,
 		Description: "A tool asks for 100 GiB and touches it page by page, then forks until it is refused, then opens descriptors until it is refused; " +
 			"the kernel has to kill or refuse it at the declared limits. The class label A4 is the seed's: what is tested here is a limit of the runtime, not an image compromised at build time.",
-		Why: "The host's own meter saw at least 80 % of each limit used (75 % of a virtual machine's memory, of which the guest kernel keeps a part), a kill or a refusal after that, and never more than the limit and a small margin; then the sandbox answered again. " +
+		Why: "The host's own meter saw at least 80 % of each limit used, a kill or a refusal after that, and never more than the limit and a small margin; then the sandbox answered again. " +
 			"The same payload without the boundary went past one and a half times the memory limit, and past the process limit, under the same kind of meter. What the payload says of itself is checked against the meter and never replaces it.",
 		Limits: "The payload stops itself at twice the declared memory limit or a quarter of the host's available memory, whichever is less, and at the declared number of processes plus 64, so a limit above that is not found. " +
 			"Processes of a virtual machine are no host processes: there the host sees only that the VMM itself did not grow, and how many processes the guest kernel allowed is the payload's word. " +

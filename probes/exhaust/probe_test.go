@@ -57,6 +57,17 @@ func TestEscapes(t *testing.T) {
 	}
 }
 
+// What a guest kernel allows is the payload's word, but a word that admits more
+// than was declared is not passed over.
+func TestMachineThatAllowsMoreIsWeak(t *testing.T) {
+	out := try(t, func(sb, _ *world, _ *probes.Env) {
+		sb.machine, sb.countKills, sb.pidLimit = true, false, 0
+	})
+	require.Equal(t, probes.Weak, out.Verdict, out.Reason)
+	require.Equal(t, probes.SeverityMedium, out.Severity)
+	require.Contains(t, out.Reason, "declared are 64 tasks")
+}
+
 func saysKilled(p attack.ExhaustParams, f *facts) { f.reached, f.end = 100<<20, attack.EndKilled }
 
 func TestWhatIsMissingIsInconclusive(t *testing.T) {
@@ -104,6 +115,14 @@ func TestWhatIsMissingIsInconclusive(t *testing.T) {
 			env.Open = func(context.Context, probes.OpenOptions) (probes.Target, error) { return nil, no }
 		},
 		"sandbox's meter broke": func(sb, _ *world, _ *probes.Env) { sb.meterErr = no },
+		"machine refused far below the limit": func(sb, _ *world, _ *probes.Env) {
+			sb.machine, sb.countKills = true, false
+			sb.lie = func(p attack.ExhaustParams, f *facts) {
+				if p.Case == attack.ExhaustPids {
+					f.reached, f.end = 10, attack.EndRefused
+				}
+			}
+		},
 		"machine made too few": func(sb, _ *world, _ *probes.Env) {
 			sb.machine, sb.countKills = true, false
 			sb.lie = func(p attack.ExhaustParams, f *facts) {

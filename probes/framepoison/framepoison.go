@@ -228,6 +228,8 @@ type poisoning struct {
 	growth    int64
 	meter     bool
 	recovered bool
+	// cut: the probe was ended meanwhile, so what failed tells of that.
+	cut bool
 }
 
 func poison(ctx context.Context, env *probes.Env, ch channel, mode string, timeout time.Duration) poisoning {
@@ -240,6 +242,7 @@ func poison(ctx context.Context, env *probes.Env, ch channel, mode string, timeo
 	p := poisoning{timeout: timeout, delivery: send(ctx, env, ch, mode, hold, false)}
 	p.recovered = recovers(ctx, ch, p.err != nil)
 	p.growth, p.meter = m.end()
+	p.cut = ctx.Err() != nil
 	return p
 }
 
@@ -257,6 +260,8 @@ func (p *poisoning) judge(c *probes.Case) {
 		c.Crossed, c.Witness = true, "the host believed a forged answer"
 	case p.growth > maxGrowth:
 		c.Crossed, c.Witness = true, fmt.Sprintf("the host allocated %d MiB for them, more than %d", p.growth>>20, maxGrowth>>20)
+	case p.cut:
+		c.Doubt = "the probe was ended before the host could let go"
 	case p.arrived && p.err != nil && !refused(p.err):
 		c.Crossed, c.Witness = true, "the host did not refuse the bytes: "+oneLine(p.err)
 	case p.arrived && isSlow(p.mode) && p.elapsed > limit:

@@ -33,6 +33,15 @@ type sandbox struct {
 	// forge replaces the result of a poisoning call.
 	forge func(inv backends.Invocation, e backends.Execution, err error) (backends.Execution, error)
 	once  sync.Once
+	// onInject is called before bytes are written to the agent.
+	onInject func()
+}
+
+func (s *sandbox) Inject(ctx context.Context, b []byte) error {
+	if s.onInject != nil {
+		s.onInject()
+	}
+	return s.Client.Inject(context.WithoutCancel(ctx), b)
 }
 
 func (s *sandbox) State() backends.State { return backends.StateReady }
@@ -107,6 +116,33 @@ func TestContained(t *testing.T) {
 func TestNoLimitsIsCaught(t *testing.T) {
 	out := attackWith(t, start(t, table(), guest.Options{NoLimits: true, Grace: 200 * time.Millisecond}))
 	require.Equal(t, probes.Escaped, out.Verdict, out.Reason)
+}
+
+// A run that is ended in the middle of an attack blames nobody.
+func TestInterruptionIsNoEscape(t *testing.T) {
+	for _, mode := range append(attack.PoisonModes(), "inject") {
+		t.Run(mode, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			sb := start(t, table(), guest.Options{})
+			sb.forge = func(inv backends.Invocation, e backends.Execution, err error) (backends.Execution, error) {
+				if inv.Params.(attack.ChannelPoisonParams).Mode == mode {
+					cancel()
+					return backends.Execution{}, ctx.Err()
+				}
+				return e, err
+			}
+			if mode == "inject" {
+				sb.onInject = cancel
+			}
+			env := &probes.Env{Sandbox: sb, Open: func(context.Context, probes.OpenOptions) (probes.Target, error) {
+				return start(t, table(), guest.Options{}), nil
+			}}
+			out, err := run(ctx, env)
+			require.ErrorIs(t, err, context.Canceled)
+			require.NotEqual(t, probes.Escaped, out.Verdict, out.Reason)
+		})
+	}
 }
 
 func TestForgedAnswerIsCaught(t *testing.T) {

@@ -29,10 +29,13 @@ func inject(ctx context.Context, env *probes.Env, ch channel) []probes.Case {
 			c.Attempted = true
 			// The agent may wait for the rest of a frame; a new session has to
 			// get through to it all the same.
-			if !recovers(ctx, ch, true) {
-				c.Crossed, c.Witness = true, "the agent no longer answers"
-			} else {
+			switch ok := recovers(ctx, ch, true); {
+			case ok:
 				c.Witness = "the agent refused them and answered the next call"
+			case ctx.Err() != nil:
+				c.Doubt = "the probe was ended before the agent could answer"
+			default:
+				c.Crossed, c.Witness = true, "the agent no longer answers"
 			}
 		}
 		cases = append(cases, c)

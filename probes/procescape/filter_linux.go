@@ -64,8 +64,10 @@ func filter(control, attacked sighting) probes.Case {
 		c.Proved = c.Attempted
 	}
 	switch {
-	case attacked.filterErr != nil:
+	case errors.Is(attacked.filterErr, errOwnKernel):
 		c.NotTested = attacked.filterErr.Error()
+	case attacked.filterErr != nil:
+		c.Doubt = "the host could not read it: " + attacked.filterErr.Error()
 	case attacked.filter == "0":
 		c.Missing, c.Severity = "no system-call filter is in force around the sandbox's processes", probes.SeverityMedium
 	}

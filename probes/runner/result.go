@@ -46,7 +46,8 @@ func (s *session) result(p probes.Probe, a answer) probes.Result {
 		if threshold == "" {
 			threshold = probes.SeverityMedium
 		}
-		res.Passed = !out.Severity.AtLeast(threshold)
+		// A measurement that has to succeed and did not is no finding to weigh.
+		res.Passed = p.Expectation != probes.ShouldPass && !out.Severity.AtLeast(threshold)
 	case probes.Escaped:
 	default: // inconclusive, or a verdict that a probe must not return
 		res.Errored, res.ErrorMessage = true, "inconclusive: "+printable(strings.TrimPrefix(out.Reason, "inconclusive: "))

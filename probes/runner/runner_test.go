@@ -119,6 +119,8 @@ func TestCleanRunEndsReadyAndShutsDown(t *testing.T) {
 
 func TestVerdictsBecomeStatuses(t *testing.T) {
 	weak := answers("P-A2-weak", "A2", probes.Weak)
+	measured := answers("P-LAT-x", "LAT", probes.Weak)
+	measured.Expectation = probes.ShouldPass
 	for name, c := range map[string]struct {
 		probe                   probes.Probe
 		threshold               probes.Severity
@@ -134,6 +136,7 @@ func TestVerdictsBecomeStatuses(t *testing.T) {
 		"weak at the threshold":    {weak, probes.SeverityHigh, 0, 1, 0},
 		"weak below the threshold": {weak, probes.SeverityCritical, 1, 0, 0},
 		"weak by default":          {weak, "", 0, 1, 0},
+		"a failed measurement":     {measured, probes.SeverityCritical, 0, 1, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rep, err := (&Runner{Sandbox: newBox(), Probes: []probes.Probe{c.probe}, FailSeverity: c.threshold}).Run(t.Context())

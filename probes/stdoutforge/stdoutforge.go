@@ -153,9 +153,14 @@ func judge(c *probes.Case, t trap, p printed, w *consumers, render func(string, 
 		c.Doubt = fmt.Sprintf("%d bytes were printed but %d other bytes arrived", len(p.want), len(p.got))
 	}
 	for _, kind := range t.kinds {
-		if w.fall(t, []byte(render(kind, p.exec.Stdout)), p.token) {
+		shown := []byte(render(kind, p.exec.Stdout))
+		if w.fall(t, shown, p.token) {
 			c.Crossed, c.Witness = true, fmt.Sprintf("a consumer that %s falls for the %s output", t.about, kind)
 			break
+		}
+		// A rendering that shows nothing has nothing to fall for.
+		if !bytes.Contains(shown, []byte(p.token)) && c.Doubt == "" {
+			c.Doubt = fmt.Sprintf("the %s output does not show what was printed", kind)
 		}
 	}
 	if c.Witness == "" {

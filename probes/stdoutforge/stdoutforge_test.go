@@ -88,6 +88,19 @@ func TestRawRendererIsSeen(t *testing.T) {
 	}
 }
 
+// blindWorld renders its guest's output as nothing.
+type blindWorld struct{ world }
+
+func (blindWorld) Render(string, backends.Text) (string, bool) { return "", true }
+
+// A rendering in which nothing can spring because nothing is there proves
+// nothing.
+func TestEmptyRenderingIsInconclusive(t *testing.T) {
+	out := attackWith(t, blindWorld{})
+	require.Equal(t, probes.Inconclusive, out.Verdict, out.Reason)
+	require.Contains(t, out.Reason, "does not show what was printed")
+}
+
 func indexOf(name string) int {
 	for i, t := range traps() {
 		if t.name == name {

@@ -14,6 +14,10 @@ import (
 // early is what the two ends' clocks may differ by.
 const early = 5 * time.Millisecond
 
+// restless is how much of a core a VMM may use before the attack: in one that is
+// busy already no survivor would show.
+const restless = 0.5
+
 // survived is what the control has to show: the survivor, seen by the witness
 // that the attack is judged by.
 func (v *salvo) survived(s shot) bool {
@@ -29,7 +33,7 @@ func (v *salvo) judge(s *shot, c *probes.Case) {
 		c.Attempted, c.WitnessAlive = s.seen, v.watchAlive && s.seen
 	} else {
 		c.Attempted = s.beats[0] > 0
-		c.WitnessAlive = v.cpuErr == nil && v.readErr == nil && v.busy > v.idle+spinning
+		c.WitnessAlive = v.cpuErr == nil && v.readErr == nil && v.idle <= restless && v.busy > v.idle+spinning
 	}
 	v.judgeCall(s, c)
 	v.judgeTree(s, c)
@@ -103,6 +107,8 @@ func (v *salvo) silence(s *shot) string {
 		return "no processor time: " + oneLine(v.cpuErr)
 	case !v.inside && v.readErr != nil:
 		return oneLine(v.readErr)
+	case !v.inside && v.idle > restless:
+		return fmt.Sprintf("the VMM used %.0f %% of a core before the attack, in which no survivor would show", 100*v.idle)
 	case !v.inside && s.beats[0] == 0:
 		return "no beat of the bomb was ever read"
 	case !v.inside && v.busy <= v.idle+spinning:

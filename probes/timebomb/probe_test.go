@@ -135,6 +135,9 @@ func TestWhatIsMissingIsInconclusive(t *testing.T) {
 func TestGuestDoubts(t *testing.T) {
 	for name, f := range map[string]change{
 		"processor time stands still": func(sb, _ *world, _ *probes.Env) { sb.cpu = func(time.Duration) time.Duration { return 0 } },
+		"guest is busy before, and busier with the bombs": func(sb, _ *world, _ *probes.Env) {
+			sb.cpu = func(honest time.Duration) time.Duration { return honest + time.Since(sb.start) }
+		},
 		"guest claims beats that cost nothing": func(sb, _ *world, _ *probes.Env) {
 			n := int64(0)
 			sb.beats = func(int64) int64 { n++; return n }

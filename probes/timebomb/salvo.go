@@ -146,12 +146,11 @@ func (s *scene) salvo(ctx context.Context, p pace) *salvo {
 	s.settle(ctx, v)
 	v.readErr = errors.Join(v.readErr, s.read(ctx, v, 1))
 	if s.inside {
-		if found, err := s.watch.Find(v.tokens()...); err == nil {
-			for i := range v.shots {
-				v.shots[i].alive = found[v.shots[i].Token]
-			}
+		found, err := s.watch.Find(v.tokens()...)
+		for i := range v.shots {
+			v.shots[i].alive = found[v.shots[i].Token]
 		}
-		v.watchAlive = s.watch.Alive()
+		v.watchAlive = err == nil && s.watch.Alive()
 	}
 	return v
 }
