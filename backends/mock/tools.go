@@ -16,15 +16,18 @@ import (
 
 // tools is the mock's own table. The names are those of the real agent.
 func (w *world) tools() agent.Table {
-	t := agent.Table{}
-	for name, run := range map[string]wire.ToolFunc{
-		"noop": w.noop, "echo": echo, "stdout.echo": stdoutEcho, "time.sleep": timeSleep, "whoami": whoami, "uname": uname,
-		"cat": w.cat, "cat-file": w.cat, "ls": w.ls, "env": env, "sh": shell, "shell.exec": shell, "fs.write": w.fsWrite,
-		"disk.usage": empty, "net.interfaces": empty, "proc.list": w.procList,
-		attack.NetEgress: w.egress, attack.FSEscape: w.escapeFiles, attack.ProcEscape: w.escapeProcesses,
-		attack.ResourceExhaust: w.exhaust, attack.TimeBomb: w.timeBomb, attack.SubstrateAnchor: w.anchor, attack.StdoutForge: forge,
+	t := make(agent.Table, 32)
+	for _, x := range []struct {
+		name string
+		run  wire.ToolFunc
+	}{
+		{"noop", w.noop}, {"echo", echo}, {"stdout.echo", stdoutEcho}, {"time.sleep", timeSleep}, {"whoami", whoami}, {"uname", uname},
+		{"cat", w.cat}, {"cat-file", w.cat}, {"ls", w.ls}, {"env", env}, {"sh", shell}, {"shell.exec", shell}, {"fs.write", w.fsWrite},
+		{"disk.usage", empty}, {"net.interfaces", empty}, {"proc.list", w.procList},
+		{attack.NetEgress, w.egress}, {attack.FSEscape, w.escapeFiles}, {attack.ProcEscape, w.escapeProcesses},
+		{attack.ResourceExhaust, w.exhaust}, {attack.TimeBomb, w.timeBomb}, {attack.SubstrateAnchor, w.anchor}, {attack.StdoutForge, forge},
 	} {
-		t[name] = agent.Tool{Run: run, InProcess: true}
+		t[x.name] = agent.Tool{Run: x.run, InProcess: true}
 	}
 	t[attack.ChannelPoison] = agent.Tool{Run: poison, InProcess: true, Channel: true}
 	return t

@@ -16,6 +16,8 @@ import (
 	"github.com/brainst0rm/sandbox-redteam/internal/wire"
 )
 
+const hashPrefix = "sha256:"
+
 // baseFDs is how many descriptors the simulated agent has open.
 const baseFDs = 6
 
@@ -45,15 +47,22 @@ var files = map[string]string{
 	"/etc/shadow":   "root:!:20000::::::\n",
 }
 
+var fileNames = slices.Sorted(maps.Keys(files))
+
 func newWorld(l backends.Limits, k leaks) *world {
-	w := &world{limits: l, leaks: k, disk: []byte("mock disk"), snapshot: []byte("mock snapshot"),
+	w := &world{limits: l, leaks: k, disk: newDisk(), snapshot: []byte("mock snapshot"),
 		overlay: map[string][]byte{}, fds: baseFDs, vmm: integrity.StateRunning}
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		w.disk = append(append(w.disk, name...), files[name]...)
-	}
 	w.meter.init()
 	w.table = w.tools()
 	return w
+}
+
+func newDisk() []byte {
+	d := append(make([]byte, 0, 256), "mock disk"...)
+	for _, name := range fileNames {
+		d = append(append(d, name...), files[name]...)
+	}
+	return d
 }
 
 // close ends whatever a leak left running.
@@ -125,11 +134,20 @@ func (w *world) fsHash() string {
 	}
 	field(w.disk)
 	field(w.snapshot)
-	for _, path := range slices.Sorted(maps.Keys(w.overlay)) {
+	paths := make([]string, 0, 8) // most often there are few, or none
+	for path := range w.overlay {
+		paths = append(paths, path)
+	}
+	slices.Sort(paths)
+	for _, path := range paths {
 		field([]byte(path))
 		field(w.overlay[path])
 	}
-	return "sha256:" + hex.EncodeToString(h.Sum(nil))
+	var text [len(hashPrefix) + 2*sha256.Size]byte
+	copy(text[:], hashPrefix)
+	var sum [sha256.Size]byte
+	hex.Encode(text[len(hashPrefix):], h.Sum(sum[:0]))
+	return string(text[:])
 }
 
 func (w *world) vmmState() string {

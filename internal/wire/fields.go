@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
-	"unicode/utf8"
 )
 
 // FieldMap is the top level of a JSON object with its values undecoded.
@@ -14,14 +14,8 @@ type FieldMap map[string]json.RawMessage
 // Fields splits a JSON object into its fields. It refuses invalid UTF-8, nesting
 // over MaxDepth, duplicate keys and trailing bytes. The values alias body.
 func Fields(body []byte) (FieldMap, error) {
-	if !utf8.Valid(body) {
-		return nil, fmt.Errorf("%w: not UTF-8", ErrMalformed)
-	}
-	if err := checkDepth(body); err != nil {
+	if err := checkSyntax(body); err != nil {
 		return nil, err
-	}
-	if !json.Valid(body) {
-		return nil, fmt.Errorf("%w: not JSON", ErrMalformed)
 	}
 	// From here on the syntax is known to be right, so that skipping over a
 	// value needs no more than counting brackets outside strings.
@@ -32,7 +26,7 @@ func Fields(body []byte) (FieldMap, error) {
 	f := FieldMap{}
 	for rest = trimSpace(rest[1:]); rest[0] != '}'; {
 		n := valueLen(rest)
-		k, err := unquote(rest[:n])
+		k, err := name(rest[:n])
 		if err != nil {
 			return nil, fmt.Errorf("%w: %v", ErrMalformed, err)
 		}
@@ -51,7 +45,27 @@ func Fields(body []byte) (FieldMap, error) {
 }
 
 // trimSpace drops JSON's own white space; bytes.TrimSpace knows more kinds.
-func trimSpace(b []byte) []byte { return bytes.TrimLeft(b, " \t\r\n") }
+func trimSpace(b []byte) []byte {
+	for len(b) > 0 && (b[0] == ' ' || b[0] == '\t' || b[0] == '\r' || b[0] == '\n') {
+		b = b[1:]
+	}
+	return b
+}
+
+// name decodes a key. Those of the protocol cost no memory.
+func name(raw []byte) (string, error) {
+	if len(raw) > 2 {
+		if i := slices.IndexFunc(names, func(n string) bool { return n == string(raw[1:len(raw)-1]) }); i >= 0 {
+			return names[i], nil
+		}
+	}
+	return unquote(raw)
+}
+
+// names are the keys of the messages that a session exchanges most.
+var names = []string{"type", "command_id", "tool", "params", "deadline_ms", "exit_code", "stdout", "stderr", "evidence_hash",
+	"query_id", "query_kind", "ts", "result", "count", "reason", "epoch",
+	"version", "agent_sha256", "pid", "vm", "arch", "tools"}
 
 // valueLen is the length of the value that begins valid JSON.
 func valueLen(b []byte) int {
@@ -85,29 +99,6 @@ func valueLen(b []byte) int {
 		}
 	}
 	return len(b)
-}
-
-// checkDepth counts brackets outside strings. encoding/json has a limit of its
-// own, but of 10,000.
-func checkDepth(body []byte) error {
-	depth, inString, escaped := 0, false, false
-	for _, c := range body {
-		switch {
-		case escaped:
-			escaped = false
-		case inString:
-			escaped, inString = c == '\\', c != '"'
-		case c == '"':
-			inString = true
-		case c == '{', c == '[':
-			if depth++; depth > MaxDepth {
-				return fmt.Errorf("%w: nested deeper than %d", ErrMalformed, MaxDepth)
-			}
-		case c == '}', c == ']':
-			depth--
-		}
-	}
-	return nil
 }
 
 func missing(key string) error { return fmt.Errorf("%w: %s is missing", ErrMalformed, key) }
@@ -205,10 +196,17 @@ func (f FieldMap) strings(key string, into *[]string, required bool) error {
 	if raw[0] != '[' {
 		return wrongType(key)
 	}
-	list := []string{}
+	// The elements share one copy of the array's text.
+	list, all := make([]string, 0, min(32, 1+bytes.Count(raw, []byte{','}))), string(raw)
 	for rest := trimSpace(raw[1:]); rest[0] != ']'; {
 		n := valueLen(rest)
-		s, err := unquote(rest[:n])
+		s, err := "", error(nil)
+		if bytes.IndexByte(rest[:n], '\\') < 0 && n >= 2 {
+			at := len(raw) - len(rest)
+			s = all[at+1 : at+n-1]
+		} else {
+			s, err = unquote(rest[:n])
+		}
 		if err != nil || rest[0] != '"' {
 			return wrongType(key)
 		}

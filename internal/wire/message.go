@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
@@ -207,17 +206,6 @@ type ErrorEvent struct {
 
 // ErrMalformed is wrapped by every decoding error of this file.
 var ErrMalformed = errors.New("malformed message")
-
-// Encode marshals a message, whose Type the caller has set.
-func Encode(m any) ([]byte, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(m); err != nil {
-		return nil, err
-	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
-}
 
 // Decode decodes one message strictly: valid UTF-8, bounded depth, an object
 // whose keys are known, unique and of their exact spelling, every required key
