@@ -64,6 +64,7 @@ func TestProvenanceIsMeasured(t *testing.T) {
 		want  string
 	}{
 		"everything held":               {named("qemu", alive), "A1", probes.Outcome{Verdict: probes.Contained, Cases: whole}, "validated-qemu"},
+		"merge's word":                  {named("chv-and-vf", alive), "A1", probes.Outcome{Verdict: probes.Contained, Cases: whole}, probes.MockOnly},
 		"the mock":                      {named("mock", alive), "A1", probes.Outcome{Verdict: probes.Contained, Cases: whole}, probes.MockOnly},
 		"no process at all":             {newBox(), "A1", probes.Outcome{Verdict: probes.Contained, Cases: whole}, probes.MockOnly},
 		"a dead process":                {named("qemu", dead.Process.Pid), "A1", probes.Outcome{Verdict: probes.Contained, Cases: whole}, probes.MockOnly},

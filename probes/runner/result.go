@@ -105,10 +105,11 @@ func spoil(res *probes.Result, err error) {
 // this backend that has a live process of this run, and proof, control and
 // witness of this probe all held.
 func (s *session) validated(p probes.Probe, out probes.Outcome) string {
-	if s.sb.Backend() == mockName || s.prov == nil || !s.coloc.ok || !held(p, out) {
+	name := probes.ValidatedBy(s.sb.Backend())
+	if s.sb.Backend() == mockName || name == probes.ValidatedBoth || s.prov == nil || !s.coloc.ok || !held(p, out) {
 		return probes.MockOnly
 	}
-	return probes.ValidatedBy(s.sb.Backend())
+	return name
 }
 
 func held(p probes.Probe, out probes.Outcome) bool {

@@ -134,6 +134,9 @@ func TestWhatIsMissingIsInconclusive(t *testing.T) {
 
 func TestGuestDoubts(t *testing.T) {
 	for name, f := range map[string]change{
+		"control's processor time stands still": func(_, ctl *world, _ *probes.Env) {
+			ctl.cpu = func(time.Duration) time.Duration { return 0 }
+		},
 		"processor time stands still": func(sb, _ *world, _ *probes.Env) { sb.cpu = func(time.Duration) time.Duration { return 0 } },
 		"guest is busy before, and busier with the bombs": func(sb, _ *world, _ *probes.Env) {
 			sb.cpu = func(honest time.Duration) time.Duration { return honest + time.Since(sb.start) }
