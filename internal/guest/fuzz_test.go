@@ -87,7 +87,7 @@ func FuzzClient(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h := newHostile(b)
-		c, err := Connect(t.Context(), Options{AgentSHA256: digest, Grace: 5 * time.Millisecond, FrameTimeout: 5 * time.Millisecond,
+		c, err := Connect(t.Context(), Options{AgentSHA256: digest, Grace: 5 * time.Millisecond, FrameTimeout: time.Second,
 			Dial: func(context.Context) (io.ReadWriteCloser, error) { return h, nil }})
 		if err != nil {
 			t.Fatalf("a proper hello was refused: %v", err)
