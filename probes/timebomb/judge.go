@@ -14,6 +14,9 @@ import (
 // early is what the two ends' clocks may differ by.
 const early = 5 * time.Millisecond
 
+// stallFactor is how many of the host's own stalls a call may meet on its way.
+const stallFactor = 10
+
 // restless is how much of a core a VMM may use before the attack: in one that is
 // busy already no survivor would show.
 const restless = 0.5
@@ -46,6 +49,8 @@ func (v *salvo) judge(s *shot, c *probes.Case) {
 func (v *salvo) judgeCall(s *shot, c *probes.Case) {
 	after := s.elapsed.Round(time.Millisecond)
 	switch {
+	case s.elapsed > v.deadline+v.late && v.stalled > v.late/4 && s.elapsed <= v.deadline+v.late+stallFactor*v.stalled:
+		c.Doubt = fmt.Sprintf("the call ended after %s, but this host was %s late itself", after, v.stalled.Round(time.Millisecond))
 	case s.elapsed > v.deadline+v.late:
 		c.Crossed = true
 		c.Witness = fmt.Sprintf("the call with a deadline of %s held the host for %s", v.deadline, after)

@@ -197,6 +197,26 @@ func TestControlThatStays(t *testing.T) {
 	}
 }
 
+// A host that stood still itself blames nobody for a late call; one that did
+// not, or a call that is later than that explains, does.
+func TestABusyHostBlamesNobody(t *testing.T) {
+	for _, tc := range []struct {
+		elapsed, stalled time.Duration
+		crossed          bool
+	}{
+		{700 * time.Millisecond, 0, true},
+		{700 * time.Millisecond, 100 * time.Millisecond, true},
+		{700 * time.Millisecond, 300 * time.Millisecond, false},
+		{5 * time.Second, 300 * time.Millisecond, true},
+	} {
+		v := salvo{pace: pace{deadline: 100 * time.Millisecond, late: 500 * time.Millisecond}, stalled: tc.stalled}
+		var c probes.Case
+		v.judgeCall(&shot{elapsed: tc.elapsed, err: timeout(v.deadline)}, &c)
+		require.Equal(t, tc.crossed, c.Crossed, "%+v", tc)
+		require.Equal(t, !tc.crossed, c.Doubt != "", "%+v", tc)
+	}
+}
+
 func TestPace(t *testing.T) {
 	require.Equal(t, 15*time.Millisecond, paceFor(0).deadline)
 	require.Equal(t, 160*time.Millisecond, paceFor(20*time.Millisecond).deadline)

@@ -112,6 +112,8 @@ type salvo struct {
 	cpuErr            error
 	// readErr says why the beats could not be read.
 	readErr error
+	// stalled is how late this host's own timers were meanwhile.
+	stalled time.Duration
 }
 
 func (v *salvo) tokens() []string {
@@ -137,7 +139,9 @@ func (s *scene) salvo(ctx context.Context, p pace) *salvo {
 	}
 	from, err := s.clock(ctx, v)
 	began := time.Now()
+	late := stalls()
 	s.fire(ctx, v)
+	v.stalled = late()
 	to, err2 := s.clock(ctx, v)
 	v.busy = float64(to-from) / float64(time.Since(began))
 	v.cpuErr = errors.Join(v.cpuErr, err, err2)
@@ -302,6 +306,31 @@ func (m *cpuMeter) share(ctx context.Context, window time.Duration) (float64, er
 		return 0, err
 	}
 	return float64(to-from) / float64(time.Since(began)), ctx.Err()
+}
+
+// stalls measures, until the function that it returns is called, how late a
+// timer of this process fires at most: what a busy or suspended host adds to any
+// call.
+func stalls() (worst func() time.Duration) {
+	const period = 10 * time.Millisecond
+	quit, out := make(chan struct{}), make(chan time.Duration, 1)
+	go func() {
+		most := time.Duration(0)
+		for last := time.Now(); ; {
+			select {
+			case <-quit:
+				out <- max(most, time.Since(last)-period)
+				return
+			case <-time.After(period):
+				most = max(most, time.Since(last)-period)
+				last = time.Now()
+			}
+		}
+	}()
+	return func() time.Duration {
+		close(quit)
+		return <-out
+	}
 }
 
 func sleep(ctx context.Context, d time.Duration) {
