@@ -31,6 +31,7 @@ type habits struct {
 	stays    bool // a divergence does not halt
 	noTool   bool
 	mute     bool // proves nothing
+	dulls    bool // proves nothing after a reset
 	noBoot   bool
 }
 
@@ -43,6 +44,7 @@ type world struct {
 	bad     map[backends.Source]bool
 	markers map[string]bool
 	stopped int
+	used    bool // it was reset
 }
 
 func newWorld(h habits) *world {
@@ -116,6 +118,7 @@ func (w *world) reset(off ...backends.Source) (st backends.ResetState, err error
 	if w.state != backends.StateReady {
 		return st, backends.ErrResetFailed
 	}
+	w.used = true
 	if !w.h.keeps {
 		clear(w.markers)
 	}
@@ -153,7 +156,7 @@ func (w *world) Execute(_ context.Context, inv backends.Invocation) (backends.Ex
 	}
 	p := inv.Params.(attack.SubstrateAnchorParams)
 	r := wire.NewRecorder(attack.SubstrateAnchor, p.Nonce)
-	if !w.h.mute {
+	if !w.h.mute && (!w.h.dulls || !w.used) {
 		r.Prove(wire.Attempt{Case: attack.AnchorCase, Result: wire.ResultOK})
 	}
 	a := wire.Attempt{Case: attack.AnchorCase, Op: "read", Target: "/tmp", Result: wire.ResultAbsent}

@@ -139,6 +139,7 @@ func TestWhatIsMissingIsInconclusive(t *testing.T) {
 		"marker tool missing":          {noTool: true},
 		"marker gone before the reset": {forgets: true},
 		"marker proves nothing":        {mute: true},
+		"nothing can look afterwards":  {dulls: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, _ := try(t, h)
