@@ -35,13 +35,19 @@ type sandbox struct {
 	once  sync.Once
 	// onInject is called before bytes are written to the agent.
 	onInject func()
+	// injected is called after they were.
+	injected func()
 }
 
 func (s *sandbox) Inject(ctx context.Context, b []byte) error {
 	if s.onInject != nil {
 		s.onInject()
 	}
-	return s.Client.Inject(context.WithoutCancel(ctx), b)
+	err := s.Client.Inject(context.WithoutCancel(ctx), b)
+	if s.injected != nil {
+		s.injected()
+	}
+	return err
 }
 
 func (s *sandbox) State() backends.State { return backends.StateReady }

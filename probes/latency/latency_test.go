@@ -117,6 +117,17 @@ func TestBudgets(t *testing.T) {
 	require.Equal(t, probes.Weak, out.Verdict)
 	require.Contains(t, out.Reason, "over the budget of 1ms")
 
+	// The budget is held against the upper end of the confidence interval, not
+	// against the percentile itself.
+	m := &measurement{name: NameReset}
+	for i := range 20 {
+		m.samples = append(m.samples, time.Duration(i+1)*time.Millisecond)
+	}
+	m.judge(&out, budget(50, 11*time.Millisecond)[:1])
+	require.Equal(t, probes.Weak, out.Verdict, "p50 is 10 ms, but may be more: %s", out.Reason)
+	m.judge(&out, budget(50, 20*time.Millisecond)[:1])
+	require.Equal(t, probes.Contained, out.Verdict, out.Reason)
+
 	// Twenty samples bound no p99: that is not a pass.
 	out = measured(t, NameReset, &probes.Env{Sandbox: slow(), Iterations: 20, Budgets: budget(99, time.Hour)})
 	require.Equal(t, probes.Inconclusive, out.Verdict)

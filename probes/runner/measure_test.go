@@ -25,6 +25,16 @@ func (r real) Provenance() backends.Provenance {
 	return backends.Provenance{VMMPID: r.pid, Baseline: "recorded-in-run"}
 }
 
+// watched names its process and says nothing of what it is.
+type watched struct {
+	*box
+	pid int
+}
+
+func (w watched) HostPIDs(context.Context) ([]int, error) { return []int{w.pid}, nil }
+
+func (watched) InsideIsHost() bool { return true }
+
 func child(t *testing.T) *exec.Cmd {
 	t.Helper()
 	testreq.Need(t, "linux", "sleep")
@@ -67,6 +77,7 @@ func TestProvenanceIsMeasured(t *testing.T) {
 		"merge's word":                  {named("chv-and-vf", alive), "A1", probes.Outcome{Verdict: probes.Contained, Cases: whole}, probes.MockOnly},
 		"the mock":                      {named("mock", alive), "A1", probes.Outcome{Verdict: probes.Contained, Cases: whole}, probes.MockOnly},
 		"no process at all":             {newBox(), "A1", probes.Outcome{Verdict: probes.Contained, Cases: whole}, probes.MockOnly},
+		"a process, but no provenance":  {watched{newBox(), alive}, "A1", probes.Outcome{Verdict: probes.Contained, Cases: whole}, probes.MockOnly},
 		"a dead process":                {named("qemu", dead.Process.Pid), "A1", probes.Outcome{Verdict: probes.Contained, Cases: whole}, probes.MockOnly},
 		"somebody else's process":       {named("qemu", os.Getppid()), "A1", probes.Outcome{Verdict: probes.Contained, Cases: whole}, probes.MockOnly},
 		"pid 1":                         {named("qemu", 1), "A1", probes.Outcome{Verdict: probes.Contained, Cases: whole}, probes.MockOnly},
@@ -88,6 +99,20 @@ func TestProvenanceIsMeasured(t *testing.T) {
 			require.Equal(t, c.want, rep.Probes[0].ValidatedAgainst)
 		})
 	}
+}
+
+// An error after an answer takes the provenance along.
+func TestASpoiledAnswerIsNotValidated(t *testing.T) {
+	b := newBox()
+	b.name, b.reset = "qemu", func(int) error { return backends.ErrResetFailed }
+	p := answers("P", "A1", "")
+	p.Run = func(context.Context, *probes.Env) (probes.Outcome, error) {
+		return probes.Outcome{Verdict: probes.Contained, Cases: []probes.Case{held3()}}, nil
+	}
+	rep, err := (&Runner{Sandbox: real{b, child(t).Process.Pid}, Probes: []probes.Probe{p}}).Run(t.Context())
+	require.NoError(t, err)
+	require.True(t, rep.Probes[0].Errored)
+	require.Equal(t, probes.MockOnly, rep.Probes[0].ValidatedAgainst)
 }
 
 func TestColocationNeedsALiveDescendant(t *testing.T) {

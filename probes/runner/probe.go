@@ -76,7 +76,8 @@ func (s *session) after(ctx context.Context, p probes.Probe, abandoned bool) err
 	_, err := s.sb.Reset(ctx)
 	switch {
 	case err == nil, ctx.Err() != nil:
-	case errors.Is(err, backends.ErrResetDivergence) && p.Class == probes.ClassSubstrate:
+	case errors.Is(err, backends.ErrResetDivergence) && p.Class == probes.ClassSubstrate && s.New == nil:
+		// Where there could be others the probe left this one alone.
 		s.note("post-%s reset diverged (expected for this class): %s", p.Name, err)
 	case errors.Is(err, backends.ErrResetDivergence):
 		s.note("post-%s reset diverged: %s", p.Name, err)

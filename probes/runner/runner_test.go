@@ -285,6 +285,18 @@ func TestResetFailureIsNeverSwallowed(t *testing.T) {
 	}
 }
 
+// A probe that had sandboxes of its own to tamper with explains no divergence of
+// the run's.
+func TestAnUnexpectedDivergenceAfterTamperingCounts(t *testing.T) {
+	rep, err := (&Runner{New: func() (backends.Sandbox, error) {
+		b := newBox()
+		b.reset = func(int) error { return &backends.DivergenceError{Sources: []backends.Source{backends.SourceFSHash}} }
+		return b, nil
+	}, Probes: []probes.Probe{answers("P", "A6", probes.Contained)}}).Run(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, rep.Summary.Errored, rep.Notes)
+}
+
 func TestAFailedSandboxIsReplacedAlsoAfterTheLastProbe(t *testing.T) {
 	var made []*box
 	p := answers("P-A6-substrate-lie", "A6", probes.Contained)

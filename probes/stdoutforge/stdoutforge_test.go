@@ -88,6 +88,27 @@ func TestRawRendererIsSeen(t *testing.T) {
 	}
 }
 
+func TestAnswerUnderAnotherIDIsAnEscape(t *testing.T) {
+	out := attackWith(t, world{mangle: func(_ backends.Invocation, e backends.Execution) (backends.Execution, error) {
+		e.ID = "another"
+		return e, nil
+	}})
+	require.Equal(t, probes.Escaped, out.Verdict, out.Reason)
+}
+
+// Consumers that fell for the control and then fall for nothing are dead.
+func TestWitnessThatDiesAfterTheControl(t *testing.T) {
+	var kill func()
+	sb := world{mangle: func(_ backends.Invocation, e backends.Execution) (backends.Execution, error) {
+		kill()
+		return e, nil
+	}}
+	out := attackWith(t, sb, func(e *probes.Env) { e.Fault = func(_ string, stop func()) { kill = stop } })
+	require.True(t, out.Cases[0].Controlled)
+	require.False(t, out.Cases[0].WitnessAlive)
+	require.Equal(t, probes.Inconclusive, out.Verdict, out.Reason)
+}
+
 // blindWorld renders its guest's output as nothing.
 type blindWorld struct{ world }
 
