@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
@@ -26,8 +27,13 @@ type Trial struct {
 // Run executes tool with params under a fresh nonce, which build puts into them.
 func Run(ctx context.Context, ex backends.Executor, tool string, deadline time.Duration, build func(nonce string) any) Trial {
 	nonce := NewToken()
+	raw := tap(ex)
 	res, err := ex.Execute(ctx, backends.Invocation{Tool: tool, Params: build(nonce), Deadline: deadline})
 	t := Trial{Out: [][]byte{res.Stdout.Bytes(), res.Stderr.Bytes()}}
+	if b := raw(); err != nil {
+		// A result that was refused has come out all the same.
+		t.Out = append(t.Out, b)
+	}
 	switch {
 	case errors.Is(err, backends.ErrToolTimeout):
 		t.Err = fmt.Errorf("%s ran past its deadline of %s", tool, deadline)
@@ -53,6 +59,31 @@ func Run(ctx context.Context, ex backends.Executor, tool string, deadline time.D
 		t.Out = append(t.Out, a.Data)
 	}
 	return t
+}
+
+// maxRaw bounds what is kept of a channel's bytes.
+const maxRaw = 4 << 20
+
+// tap listens in on the channel of ex, if it lets us. The function that it
+// returns ends that and returns the first bytes that came.
+func tap(ex backends.Executor) (end func() []byte) {
+	c, ok := ex.(backends.ChannelTapper)
+	if !ok {
+		return func() []byte { return nil }
+	}
+	var mu sync.Mutex
+	var kept []byte
+	stop := c.Tap(func(b []byte) {
+		mu.Lock()
+		defer mu.Unlock()
+		kept = append(kept, b[:min(len(b), maxRaw-len(kept))]...)
+	})
+	return func() []byte {
+		stop()
+		mu.Lock()
+		defer mu.Unlock()
+		return kept
+	}
 }
 
 // Proved reports whether the sub-case worked against a target inside.
