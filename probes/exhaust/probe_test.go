@@ -168,6 +168,17 @@ func TestStoppedMeters(t *testing.T) {
 	}
 }
 
+// A meter that answers before and after, and not once while the payload ran,
+// watched nothing.
+func TestMeterThatLookedAway(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	m, err := startMeter(ctx, newWorld(), plan{name: attack.ExhaustMemory})
+	require.NoError(t, err)
+	m.done.Wait()
+	require.False(t, m.end(t.Context()).alive)
+}
+
 func TestNoRecoveryIsNotContained(t *testing.T) {
 	for _, cas := range []string{attack.ExhaustMemory, attack.ExhaustPids} {
 		sandbox := (*world)(nil)

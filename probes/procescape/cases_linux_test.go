@@ -46,3 +46,23 @@ func TestFilterIsReadByTheHost(t *testing.T) {
 	require.Contains(t, unread.Doubt, "no /proc")
 	require.False(t, unread.WitnessAlive)
 }
+
+// What woke a canary and left no other mark is not passed over.
+func TestAWokenCanaryIsADoubt(t *testing.T) {
+	none := errors.New("none here")
+	p := &pen{shmErr: none, ttyErr: none}
+	asleep, woken := map[string]canary.State{}, map[string]canary.State{}
+	for _, cas := range attack.ProcOnCanary() {
+		asleep[cas], woken[cas] = canary.State{Alive: true}, canary.State{Alive: true, Woken: true}
+	}
+	doubts := func(states map[string]canary.State) (n int) {
+		for _, c := range cases(p, p, sighting{states: asleep}, sighting{Trial: reported(), states: states}) {
+			if c.Doubt != "" {
+				n++
+			}
+		}
+		return n
+	}
+	require.Zero(t, doubts(asleep))
+	require.Equal(t, len(attack.ProcOnCanary()), doubts(woken))
+}
