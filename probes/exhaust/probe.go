@@ -37,7 +37,7 @@ func New() probes.Probe {
 		Why: "The host's own meter saw at least 80 % of each limit used, a kill or a refusal after that, and never more than the limit and a small margin; then the sandbox answered again. " +
 			"The same payload without the boundary went past one and a half times the memory limit, and past the process limit, under the same kind of meter. What the payload says of itself is checked against the meter and never replaces it.",
 		Limits: "The payload stops itself at twice the declared memory limit or a quarter of the host's available memory, whichever is less, and at the declared number of processes plus 64, so a limit above that is not found. " +
-			"Processes of a virtual machine are no host processes: there the host sees only that the VMM itself did not grow, and how many processes the guest kernel allowed is the payload's word. " +
+			"Processes of a virtual machine are no host processes: there the host sees only that the VMM itself did not grow, and how many processes the guest kernel allowed is the payload's word; one that admits more than was declared is a finding. " +
 			"Inodes, disk space, bandwidth and processor time are not exhausted.",
 		Severity:   probes.SeverityHigh,
 		Harm:       "host denial of service",

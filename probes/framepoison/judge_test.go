@@ -87,3 +87,15 @@ func TestAgentThatDiesOfInjectedBytes(t *testing.T) {
 	require.True(t, last.Crossed, "%+v", last)
 	require.Equal(t, probes.SeverityMedium, last.Severity)
 }
+
+// Without the proof that well-formed bytes get through by the same way, nothing
+// that is injected counts.
+func TestInjectionNeedsItsProof(t *testing.T) {
+	sb := start(t, table(), guest.Options{})
+	out := probes.Outcome{Cases: inject(t.Context(), &probes.Env{Sandbox: sb, Fault: func(_ string, stop func()) { stop() }}, sb)}
+	out.Judge(probes.SeverityHigh)
+	require.Equal(t, probes.Inconclusive, out.Verdict, out.Reason)
+	out = probes.Outcome{Cases: inject(t.Context(), &probes.Env{Sandbox: sb}, sb)}
+	out.Judge(probes.SeverityHigh)
+	require.Equal(t, probes.Contained, out.Verdict, out.Reason)
+}

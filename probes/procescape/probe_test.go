@@ -7,8 +7,10 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -80,6 +82,31 @@ func TestWhatTheGuestSaysDoesNotMatter(t *testing.T) {
 	for _, name := range []string{attack.ProcSignal, attack.ProcPidfd, attack.ProcHostPort} {
 		require.True(t, find(t, o, name).Crossed, name)
 	}
+}
+
+// machine is a sandbox with a kernel of its own.
+type machine struct{ *canarytest.Sandbox }
+
+func (machine) IsMachine() bool { return true }
+
+// A request that is carried out late is seen, although the guest says that it
+// sent none.
+func TestALateSignalOfAHostPortIsSeen(t *testing.T) {
+	var late sync.WaitGroup
+	defer late.Wait()
+	sly := canarytest.Executor(func(ctx context.Context, inv backends.Invocation) (backends.Execution, error) {
+		e, err := canarytest.Boaster()(ctx, inv)
+		pid := inv.Params.(attack.ProcEscapeParams).Canaries[attack.ProcHostPort].PID
+		late.Go(func() {
+			time.Sleep(quietTime / 4)
+			_ = syscall.Kill(pid, syscall.SIGTERM)
+		})
+		return e, err
+	})
+	env := canarytest.Env(t, nil, open)
+	env.Sandbox = machine{&canarytest.Sandbox{Executor: sly}}
+	o := outcome(t, env)
+	require.True(t, find(t, o, attack.ProcHostPort).Crossed)
 }
 
 func TestPushedBackLineIsReadFromASharedTerminal(t *testing.T) {

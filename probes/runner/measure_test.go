@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -54,6 +55,10 @@ func TestProvenanceIsMeasured(t *testing.T) {
 	require.NoError(t, dead.Process.Kill())
 	_ = dead.Wait()
 
+	zombie := child(t)
+	require.NoError(t, zombie.Process.Kill())
+	require.Eventually(t, func() bool { _, state, _ := parentOf(zombie.Process.Pid); return state == "Z" }, 5*time.Second, time.Millisecond)
+
 	named := func(name string, pid int) backends.Sandbox {
 		b := newBox()
 		b.name = name
@@ -79,6 +84,7 @@ func TestProvenanceIsMeasured(t *testing.T) {
 		"no process at all":             {newBox(), "A1", probes.Outcome{Verdict: probes.Contained, Cases: whole}, probes.MockOnly},
 		"a process, but no provenance":  {watched{newBox(), alive}, "A1", probes.Outcome{Verdict: probes.Contained, Cases: whole}, probes.MockOnly},
 		"a dead process":                {named("qemu", dead.Process.Pid), "A1", probes.Outcome{Verdict: probes.Contained, Cases: whole}, probes.MockOnly},
+		"a process that is not reaped":  {named("qemu", zombie.Process.Pid), "A1", probes.Outcome{Verdict: probes.Contained, Cases: whole}, probes.MockOnly},
 		"somebody else's process":       {named("qemu", os.Getppid()), "A1", probes.Outcome{Verdict: probes.Contained, Cases: whole}, probes.MockOnly},
 		"pid 1":                         {named("qemu", 1), "A1", probes.Outcome{Verdict: probes.Contained, Cases: whole}, probes.MockOnly},
 		"no sub-case":                   {named("qemu", alive), "A1", probes.Outcome{Verdict: probes.Contained}, probes.MockOnly},

@@ -39,7 +39,7 @@ func New() probes.Probe {
 			"for processes of this host by a random token in their arguments, in a virtual machine because the survivors' counters stood still and the VMM's processor time was back at its idle rate. " +
 			"Where the tree is not killed, the same survivors were seen by the same witness.",
 		Limits: "A process that a tool hands over to a service that was running before (cron, a container runtime's socket) is not tried here. " +
-			"In a virtual machine the host cannot see guest processes; a survivor that neither counts nor uses a tenth of a core would stay unseen.",
+			"Where the host itself stood still meanwhile, or the virtual machine was busy before, there is no answer. In a virtual machine the host cannot see guest processes; a survivor that neither counts nor uses a tenth of a core would stay unseen.",
 		Severity:   probes.SeverityHigh,
 		Harm:       "peer denial of service",
 		Techniques: []string{"T01", "T02", "T03"},
