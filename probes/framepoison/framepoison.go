@@ -108,6 +108,11 @@ func summary(out *probes.Outcome, growth int64) string {
 			return c.Name + ": " + c.Witness
 		}
 	}
+	for _, c := range out.Cases {
+		if c.Verdict != probes.Contained {
+			return c.Name + ": " + string(c.Verdict)
+		}
+	}
 	return fmt.Sprintf("every malformed byte was seen on the host and refused; it allocated %.1f MiB for them; next calls answered", float64(growth)/(1<<20))
 }
 

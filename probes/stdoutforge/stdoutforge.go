@@ -104,7 +104,13 @@ func summary(cases []probes.Case) string {
 			return c.Witness
 		}
 	}
-	return fmt.Sprintf("%d hostile outputs arrived verbatim, none was promoted", len(cases))
+	sound := 0
+	for _, c := range cases {
+		if c.Verdict == probes.Contained {
+			sound++
+		}
+	}
+	return fmt.Sprintf("%d of %d hostile outputs arrived verbatim and stayed data", sound, len(cases))
 }
 
 // printed is what came of printing one trap.

@@ -106,6 +106,7 @@ func TestWitnessThatDiesAfterTheControl(t *testing.T) {
 	out := attackWith(t, sb, func(e *probes.Env) { e.Fault = func(_ string, stop func()) { kill = stop } })
 	require.True(t, out.Cases[0].Controlled)
 	require.False(t, out.Cases[0].WitnessAlive)
+	require.Contains(t, out.Witness.Summary, "0 of 7")
 	require.Equal(t, probes.Inconclusive, out.Verdict, out.Reason)
 }
 
