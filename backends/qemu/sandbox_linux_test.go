@@ -238,13 +238,14 @@ func TestBootedSandbox(t *testing.T) {
 // TestDiskTamperKeepsSizeAndTime shows that only the content gives it away.
 func TestDiskTamperKeepsSizeAndTime(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk")
-	require.NoError(t, os.WriteFile(path, []byte("content"), 0o600))
+	require.NoError(t, os.WriteFile(path, []byte("content"), 0o444)) // as the sandbox keeps its disk
 	old := time.Unix(1e9, 42)
 	require.NoError(t, os.Chtimes(path, old, old))
 	require.NoError(t, flipByte(path, -1))
 	fi, err := os.Stat(path)
 	require.NoError(t, err)
 	require.True(t, fi.ModTime().Equal(old))
+	require.Equal(t, os.FileMode(0o444), fi.Mode().Perm())
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, "contenu", string(b))

@@ -106,9 +106,9 @@ func (s *Sandbox) tamperDisk(ctx context.Context) (func() error, error) {
 	return s.undo(r, flip), nil
 }
 
-// flipByte changes one bit and keeps the file's times. A negative offset counts
-// from the end.
-func flipByte(path string, offset int64) error {
+// flipByte changes one bit and keeps the file's mode and times. A negative
+// offset counts from the end.
+func flipByte(path string, offset int64) (err error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
 		return err
@@ -116,6 +116,11 @@ func flipByte(path string, offset int64) error {
 	if offset < 0 {
 		offset += st.Size
 	}
+	mode := os.FileMode(st.Mode & 0o777)
+	if err := os.Chmod(path, mode|0o200); err != nil { // not even its owner may write to it
+		return err
+	}
+	defer func() { err = errors.Join(err, os.Chmod(path, mode)) }()
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return err
