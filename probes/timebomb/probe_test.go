@@ -59,7 +59,7 @@ func TestEscapes(t *testing.T) {
 				}
 			},
 			"no deadline at all": func(sb, _ *world, _ *probes.Env) {
-				sb.ends = func(_ string, d time.Duration) (time.Duration, error) { return d + 10*time.Millisecond, nil }
+				sb.ends = func(_ string, d time.Duration) (time.Duration, error) { return d + 600*time.Millisecond, nil }
 			},
 		} {
 			t.Run(name, func(t *testing.T) {
@@ -94,6 +94,9 @@ func TestWhatIsMissingIsInconclusive(t *testing.T) {
 		"timeout in time, nothing started": func(sb, _ *world, _ *probes.Env) { sb.dud = true },
 		"another error": func(sb, _ *world, _ *probes.Env) {
 			sb.ends = func(_ string, d time.Duration) (time.Duration, error) { return d, backends.ErrClosed }
+		},
+		"bomb gave up around its deadline": func(sb, _ *world, _ *probes.Env) {
+			sb.ends = func(_ string, d time.Duration) (time.Duration, error) { return d + 2*time.Millisecond, nil }
 		},
 		"bomb gave up": func(sb, _ *world, _ *probes.Env) {
 			sb.ends = func(string, time.Duration) (time.Duration, error) { return 0, nil }
