@@ -7,7 +7,7 @@ import (
 	"github.com/brainst0rm/sandbox-redteam/backends"
 )
 
-var defaultLimits = backends.Limits{MemoryBytes: 64 << 20, Pids: 64}
+var defaultLimits = backends.Limits{MemoryBytes: 64 << 20, Pids: 160}
 
 // Entry describes the mock for the catalogue.
 func Entry() backends.Entry {

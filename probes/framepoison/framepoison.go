@@ -152,7 +152,11 @@ func control(ctx context.Context, env *probes.Env, out *probes.Outcome) map[stri
 		return broke
 	}
 	for _, mode := range attack.PoisonModes() {
-		d := send(ctx, env, ch, mode, minFrameTimeout, true)
+		hold := time.Duration(0)
+		if isSlow(mode) {
+			hold = minFrameTimeout
+		}
+		d := send(ctx, env, ch, mode, hold, true)
 		broke[mode] = d.arrived && naiveBreaks(mode, d.caught, d.id)
 		if !recovers(ctx, ch, d.err != nil) {
 			break
