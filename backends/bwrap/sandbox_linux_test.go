@@ -322,6 +322,7 @@ func TestKilledHarnessTakesTheSandboxAlong(t *testing.T) {
 		fmt.Println("pids", v.child.PID(), v.init)
 		select {}
 	}
+	before := leftovers(t) // of a run that somebody else killed on this host
 	o := options(t)
 	dir := filepath.Join(t.TempDir(), "harness")
 	led, err := ledger.Open(dir)
@@ -354,5 +355,5 @@ func TestKilledHarnessTakesTheSandboxAlong(t *testing.T) {
 	records, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Empty(t, records)
-	require.Empty(t, leftovers(t))
+	require.Subset(t, before, leftovers(t))
 }

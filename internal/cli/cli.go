@@ -37,7 +37,7 @@ func Main(args []string, out, errOut io.Writer) int {
 	return a.Run(context.Background(), args)
 }
 
-// Run carries one command line out. The first SIGINT or SIGTERM ends the work
+// Run carries one command line out. The first SIGINT, SIGTERM or SIGHUP ends the work
 // in an orderly way, with a partial report; nothing stops that clean-up.
 func (a *App) Run(ctx context.Context, args []string) int {
 	// A reader that leaves must not end the run: the error of the write does,
@@ -60,13 +60,14 @@ func (a *App) Run(ctx context.Context, args []string) int {
 	return code
 }
 
-// onSignal cancels the context at the first SIGINT or SIGTERM.
+// onSignal cancels the context at the first SIGINT, SIGTERM or SIGHUP: a closed
+// terminal must not leave a sandbox behind.
 func onSignal(parent context.Context) (context.Context, func(), func() os.Signal) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 1)
 	done := make(chan struct{})
 	got := make(chan os.Signal, 1)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	go func() {
 		defer close(done)
 		for {

@@ -18,8 +18,9 @@ const (
 	ExitUsage = 2
 	// ExitUnavailable: the backend cannot run here, with --on-unavailable fail.
 	ExitUnavailable = 3
-	// ExitInterrupted and ExitTerminated: a partial report was written after
-	// SIGINT or SIGTERM.
+	// ExitHungUp, ExitInterrupted and ExitTerminated: a partial report was
+	// written after SIGHUP, SIGINT or SIGTERM.
+	ExitHungUp      = 129
 	ExitInterrupted = 130
 	ExitTerminated  = 143
 )

@@ -131,15 +131,17 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, left)
 	}
-	t.Run("after SIGTERM, with a partial report", func(t *testing.T) {
-		report := filepath.Join(t.TempDir(), "r.json")
-		cmd, inside := p.midway(t, report)
-		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
-		_ = cmd.Wait()
-		require.Equal(t, 143, cmd.ProcessState.ExitCode())
-		require.FileExists(t, report)
-		clean(t, inside)
-	})
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+		t.Run("after "+sig.String()+", with a partial report", func(t *testing.T) {
+			report := filepath.Join(t.TempDir(), "r.json")
+			cmd, inside := p.midway(t, report)
+			require.NoError(t, cmd.Process.Signal(sig))
+			_ = cmd.Wait()
+			require.Equal(t, 128+int(sig), cmd.ProcessState.ExitCode())
+			require.FileExists(t, report)
+			clean(t, inside)
+		})
+	}
 	t.Run("after SIGKILL and reap", func(t *testing.T) {
 		dir := t.TempDir()
 		cmd, inside := p.midway(t, filepath.Join(dir, "r.json"))
