@@ -70,7 +70,11 @@ func Verdict(p probes.Result) string {
 // the witness saw.
 func Says(p probes.Result, latency map[string]probes.Distribution) string {
 	if d, ok := latency[p.Name]; ok && p.Passed {
-		return fmt.Sprintf("n=%d p50=%s p95=%s p99=%s max=%s", d.Samples, ms(d.P50), ms(d.P95), ms(d.P99), ms(d.Max))
+		says := fmt.Sprintf("n=%d p50=%s p95=%s p99=%s", d.Samples, ms(d.P50), ms(d.P95), ms(d.P99))
+		if p.Evidence["representative"] == false {
+			return says + ", emulated: not representative"
+		}
+		return says + " max=" + ms(d.Max)
 	}
 	if p.Passed && p.Verdict == probes.Contained && p.Witness != nil && p.Witness.Summary != "" {
 		return p.Witness.Summary

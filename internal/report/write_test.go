@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/brainst0rm/sandbox-redteam/internal/testreq"
+	"github.com/brainst0rm/sandbox-redteam/probes"
 )
 
 func entries(t *testing.T, dir string) []string {
@@ -155,4 +156,13 @@ func TestAFileThatCannotBeGivenItsNameIsWrittenAgain(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(dir, "r.json"))
 	require.NoError(t, err)
 	require.Equal(t, "whole", string(b))
+}
+
+// A latency under emulation says in the table that it is not representative.
+func TestEmulatedLatencyIsMarked(t *testing.T) {
+	p := probes.Result{Name: "P-LAT-boot", Passed: true, Verdict: probes.Contained, Evidence: map[string]any{"representative": false}}
+	latency := map[string]probes.Distribution{p.Name: {Samples: 3, P50: 2}}
+	require.Contains(t, Says(p, latency), "emulated: not representative")
+	p.Evidence = nil
+	require.NotContains(t, Says(p, latency), "emulated")
 }
