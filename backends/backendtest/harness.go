@@ -75,6 +75,7 @@ func Run(t *testing.T, h Harness) {
 		{"deadline", (*suite).deadline},
 		{"reset", (*suite).reset},
 		{"divergence", (*suite).divergence},
+		{"resets do not grow", (*suite).growth},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := h.Leftovers(t)

@@ -125,33 +125,3 @@ func TestUnprivilegedHarness(t *testing.T) {
 	require.True(t, gone(p.VMMPID))
 	require.Empty(t, leftovers(t, dir))
 }
-
-// TestResetsDoNotGrow resets often and compares what this process and the host
-// hold before and after.
-func TestResetsDoNotGrow(t *testing.T) {
-	s := newTest(t)
-	ctx := t.Context()
-	require.NoError(t, s.Boot(ctx))
-	measure := func() (fds, files, records int) {
-		t.Helper()
-		_, err := s.Reset(ctx)
-		require.NoError(t, err)
-		s.r.reaping.Wait()
-		count := func(dir string) int {
-			e, err := os.ReadDir(dir)
-			require.NoError(t, err)
-			return len(e)
-		}
-		return count("/proc/self/fd"), count(s.r.dir), count(filepath.Join(s.o.WorkDir, "ledger"))
-	}
-	fds, files, records := measure()
-	const resets = 15
-	for range resets {
-		_, err := s.Reset(ctx)
-		require.NoError(t, err)
-	}
-	fds2, files2, records2 := measure()
-	require.LessOrEqual(t, fds2, fds+1, "file descriptors")
-	require.Equal(t, files, files2, "files of the run")
-	require.Equal(t, records, records2, "ledger entries")
-}

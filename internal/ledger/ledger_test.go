@@ -330,10 +330,17 @@ func TestReapReportsUnreadableRecords(t *testing.T) {
 	old := filepath.Join(l.dir, "old.tmp")
 	require.NoError(t, os.WriteFile(old, []byte(`{`), 0o600))
 	require.NoError(t, os.Chtimes(old, time.Time{}, time.Now().Add(-2*time.Hour)))
+	dead := l.owner // of a writer that was killed between creating and renaming
+	dead.Start++
+	unfinished, foreign := filepath.Join(l.dir, "x."+dead.mark()+tmpSuffix), filepath.Join(l.dir, "y."+l.owner.mark()+tmpSuffix)
+	require.NoError(t, os.WriteFile(unfinished, nil, 0o600))
+	require.NoError(t, os.WriteFile(foreign, nil, 0o600))
 	found, err := l.Reap(t.Context())
 	require.ErrorContains(t, err, "bad.json")
 	require.Empty(t, found)
 	require.FileExists(t, filepath.Join(l.dir, "half.tmp"))
+	require.FileExists(t, foreign, "its writer is alive")
+	require.NoFileExists(t, unfinished)
 	require.NoFileExists(t, old)
 	require.NoFileExists(t, cut)
 }

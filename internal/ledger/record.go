@@ -52,7 +52,7 @@ func (r *record) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	tmp := filepath.Join(dir, r.ID+tmpSuffix)
+	tmp := filepath.Join(dir, r.ID+"."+r.Owner.mark()+tmpSuffix)
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -76,6 +76,34 @@ func (r *record) write(dir string) error {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
+}
+
+// mark names a writer in the name of its temporary file, which may be empty yet.
+func (i identity) mark() string {
+	digits := strings.Map(func(c rune) rune {
+		if c < '0' || c > '9' {
+			return -1
+		}
+		return c
+	}, i.PIDNS)
+	return fmt.Sprintf("%d-%d-%s", i.PID, i.Start, digits)
+}
+
+// abandoned reports whether the temporary file e was left by a writer that is
+// dead. A writer that cannot be judged from here gets an hour.
+func (l *Ledger) abandoned(e os.DirEntry) bool {
+	var pid int
+	var start uint64
+	var ns string
+	_, mark, _ := strings.Cut(strings.TrimSuffix(e.Name(), tmpSuffix), ".")
+	if n, _ := fmt.Sscanf(mark, "%d-%d-%s", &pid, &start, &ns); n >= 2 {
+		writer := identity{PID: pid, Start: start, Boot: l.owner.Boot, PIDNS: l.owner.PIDNS}
+		if alive, err := writer.alive(); err == nil && !alive && writer.mark() == mark {
+			return true
+		}
+	}
+	fi, err := e.Info()
+	return err == nil && time.Since(fi.ModTime()) > time.Hour
 }
 
 // parse reads a record strictly: what is acted on later must be understood.
@@ -103,7 +131,7 @@ func parse(b []byte) (record, error) {
 }
 
 // records reads all records, skipping half-written temporary files and removing
-// those of them that are over an hour old.
+// those of them that nobody will finish.
 func (l *Ledger) records() ([]record, error) {
 	if err := private(l.dir); err != nil {
 		return nil, err
@@ -117,7 +145,7 @@ func (l *Ledger) records() ([]record, error) {
 	for _, e := range entries {
 		path := filepath.Join(l.dir, e.Name())
 		if strings.HasSuffix(e.Name(), tmpSuffix) {
-			if fi, err := e.Info(); err == nil && time.Since(fi.ModTime()) > time.Hour {
+			if l.abandoned(e) {
 				errs = append(errs, os.Remove(path))
 			}
 			continue
