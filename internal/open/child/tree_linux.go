@@ -144,12 +144,14 @@ const (
 	killLimit = 10 * time.Second
 )
 
-// killTree stops the members until none runs, kills them, and looks again.
+// killTree stops the members until none runs, kills them, and looks again. It
+// goes on when ctx has ended: a cancelled boot has to be cleaned up after too.
 func (c *Child) killTree(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, killLimit)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killLimit)
 	defer cancel()
 	known := tree{}
 	for {
+		calm := 0
 		for range freezeRounds {
 			m, err := c.members()
 			if err != nil {
@@ -158,7 +160,11 @@ func (c *Child) killTree(ctx context.Context) error {
 			for pid, p := range m {
 				known[pid] = p
 			}
-			if !stopAll(m) {
+			if stopAll(m) {
+				calm = 0
+			} else if calm++; calm == 2 {
+				// Twice: a look lists what there is before it reads who runs, so
+				// a fork in between is missed by one look, not by the next.
 				break
 			}
 		}
