@@ -67,6 +67,18 @@ type Result struct {
 	Cases     []Case             `json:"cases,omitempty"`
 	NotTested []NotTested        `json:"not_tested,omitempty"`
 	Samples   map[string][]int64 `json:"samples_ns,omitempty"`
+
+	// Backend is set in a report that was merged from several backends; empty
+	// is the report's own.
+	Backend string `json:"backend,omitempty"`
+}
+
+// BackendOf returns the backend that a result was reached on.
+func (r *Report) BackendOf(p Result) string {
+	if p.Backend != "" {
+		return p.Backend
+	}
+	return r.Backend
 }
 
 // ReportedAttempt is an Attempt without what it brought back: a report never
@@ -111,6 +123,8 @@ type SkippedProbe struct {
 	// NeverHosts marks a probe that the backend can never host. Only such a
 	// skip does not count against a run on a real backend.
 	NeverHosts bool `json:"never_hosts,omitempty"`
+	// Backend is set as that of a Result is.
+	Backend string `json:"backend,omitempty"`
 }
 
 // Environment is what the verdicts were reached in.

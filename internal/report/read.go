@@ -102,10 +102,11 @@ func check(r probes.Report) error {
 func checkProbes(r probes.Report) error {
 	seen := map[string]bool{}
 	for _, p := range r.Probes {
+		id := p.Backend + "/" + p.Name
 		switch {
 		case p.Name == "":
 			return errors.New("a probe has no name")
-		case seen[p.Name]:
+		case seen[id]:
 			return fmt.Errorf("probe %q is listed twice", wire.Escape([]byte(p.Name)))
 		case p.ValidatedAgainst != probes.MockOnly && !strings.HasPrefix(p.ValidatedAgainst, "validated-"):
 			return fmt.Errorf("validated_against %q is unknown", wire.Escape([]byte(p.ValidatedAgainst)))
@@ -114,13 +115,14 @@ func checkProbes(r probes.Report) error {
 		case p.Passed && p.Verdict != "" && p.Verdict != probes.Contained && p.Verdict != probes.Weak:
 			return fmt.Errorf("probe %q passed with the verdict %q", wire.Escape([]byte(p.Name)), wire.Escape([]byte(p.Verdict)))
 		}
-		seen[p.Name] = true
+		seen[id] = true
 	}
 	for _, s := range r.SkippedProbes {
-		if s.Name == "" || seen[s.Name] {
+		id := s.Backend + "/" + s.Name
+		if s.Name == "" || seen[id] {
 			return fmt.Errorf("skipped probe %q has no name or is listed twice", wire.Escape([]byte(s.Name)))
 		}
-		seen[s.Name] = true
+		seen[id] = true
 	}
 	return nil
 }
