@@ -18,7 +18,7 @@ import (
 // verified reset.
 func (s *session) probe(ctx context.Context, i int, p probes.Probe) {
 	if ctx.Err() != nil {
-		s.skip(i, p, "interrupted before it ran", false)
+		s.skip(i, p, interrupted, false)
 		return
 	}
 	if reason, never := s.unfit(ctx, p); reason != "" {

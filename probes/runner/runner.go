@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -73,6 +74,10 @@ type Runner struct {
 	Log     *slog.Logger
 	// Watch is told of every step. It is called from one goroutine at a time.
 	Watch func(Event)
+	// Checkpoint is called before the boot and after every probe with the report
+	// so far, in which what is still to come counts as skipped: whoever keeps it
+	// has a partial report even if this process is killed.
+	Checkpoint func(probes.Report)
 	// Now is the clock of generated_at. nil is the host's.
 	Now func() time.Time
 }
@@ -111,18 +116,17 @@ func (r *Runner) Run(ctx context.Context) (probes.Report, error) {
 	if r.NoAutoBoot && r.Sandbox == nil {
 		return probes.Report{}, errors.New("runner: NoAutoBoot needs a Sandbox")
 	}
+	s.checkpoint(0)
 	if err := s.start(ctx); err != nil {
 		s.notBooted(err)
 	} else {
 		for i, p := range r.Probes {
 			s.probe(ctx, i, p)
+			s.checkpoint(i + 1)
 		}
 		s.ready(ctx)
 	}
-	final := backends.StateNotBooted
-	if s.sb != nil {
-		final = s.sb.State()
-	}
+	final := s.state()
 	s.end()
 	return s.report(final), ctx.Err()
 }
@@ -145,6 +149,31 @@ type session struct {
 	latency map[string]probes.Distribution
 	notes   []string
 }
+
+func (s *session) state() backends.State {
+	if s.sb == nil {
+		return backends.StateNotBooted
+	}
+	return s.sb.State()
+}
+
+// checkpoint reports what was found up to the given probe as if the run ended
+// there.
+func (s *session) checkpoint(next int) {
+	if s.Checkpoint == nil {
+		return
+	}
+	r := s.report(s.state())
+	r.SkippedProbes = slices.Clone(r.SkippedProbes)
+	for _, p := range s.Probes[next:] {
+		r.SkippedProbes = append(r.SkippedProbes, probes.SkippedProbe{Name: p.Name, Reason: interrupted})
+	}
+	r.Summary = probes.Summarise(r.Probes, r.SkippedProbes)
+	s.Checkpoint(r)
+}
+
+// interrupted is why a probe was skipped that a run did not get to.
+const interrupted = "interrupted before it ran"
 
 func (s *session) note(format string, args ...any) {
 	n := printable(fmt.Sprintf(format, args...))
@@ -185,7 +214,7 @@ func (s *session) notBooted(err error) {
 	s.note("boot failed: %s", err)
 	for i, p := range s.Probes {
 		if errors.Is(err, context.Canceled) {
-			s.skip(i, p, "interrupted before it ran", false)
+			s.skip(i, p, interrupted, false)
 			continue
 		}
 		s.add(i, errored(p, fmt.Errorf("not run, the sandbox did not boot: %w", err)))
@@ -208,7 +237,7 @@ func (s *session) report(final backends.State) probes.Report {
 		Backend: backend, FinalSandboxState: final,
 		Probes: append([]probes.Result{}, s.results...), Latency: maps.Clone(s.latency),
 		Summary: probes.Summarise(s.results, s.skipped), SkippedProbes: s.skipped,
-		Notes:       append(s.notes, probes.ProvenanceNote(s.results)),
+		Notes:       append(slices.Clone(s.notes), probes.ProvenanceNote(s.results)),
 		Environment: &env, Unavailable: s.missing,
 	}
 	if s.prov != nil {

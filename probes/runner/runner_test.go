@@ -381,6 +381,26 @@ func TestInterruptedRunIsAPartialReport(t *testing.T) {
 	require.Equal(t, backends.StateNotBooted, b.State())
 }
 
+func TestEveryCheckpointIsAWholeReport(t *testing.T) {
+	list := []probes.Probe{answers("P", "A1", probes.Contained), answers("Q", "A2", probes.Escaped), answers("R", "A3", probes.Contained)}
+	var points []probes.Report
+	r := &Runner{Sandbox: newBox(), Probes: list, Checkpoint: func(rep probes.Report) { points = append(points, rep) }}
+	rep, err := r.Run(t.Context())
+	require.NoError(t, err)
+	require.Len(t, points, 1+len(list), "one before the boot, one after every probe")
+	for i, p := range points {
+		adds(t, p, len(list))
+		require.Len(t, p.Probes, i)
+		require.Equal(t, rep.Probes[:i], p.Probes)
+		for k, s := range p.SkippedProbes {
+			require.Equal(t, list[i+k].Name, s.Name)
+			require.Equal(t, interrupted, s.Reason)
+		}
+	}
+	require.Equal(t, backends.StateNotBooted, points[0].FinalSandboxState)
+	require.Equal(t, backends.StateReady, points[1].FinalSandboxState)
+}
+
 func TestNeedsExclusionsAndSideEffects(t *testing.T) {
 	with := func(name string, n ...probes.Need) probes.Probe {
 		p := answers(name, "A1", probes.Contained)
