@@ -58,9 +58,14 @@ func (a *App) gate(path string, o gateOptions) error {
 	if !d.OK {
 		word, code = "gate failed: ", ExitFindings
 	}
+	// A report may come from anywhere: its texts are not ours to trust.
 	for _, reason := range d.Reasons {
-		// A report may come from anywhere: its texts are not ours to trust.
-		if _, err := io.WriteString(a.Out, fmt.Sprintln(word+plain(reason))); err != nil {
+		if _, err := io.WriteString(a.Out, fmt.Sprintln(word+plain(reason.Text))); err != nil {
+			return written(err)
+		}
+	}
+	for _, w := range d.Warnings {
+		if _, err := io.WriteString(a.Out, fmt.Sprintln("warning: "+plain(w.Text))); err != nil {
 			return written(err)
 		}
 	}

@@ -31,17 +31,56 @@ func FailOns() []string {
 // Options of a decision.
 type Options struct {
 	FailOn FailOn // empty is FailOnFailure
-	// AllowEmpty accepts a report in which nothing passed because nothing ran.
+	// AllowEmpty accepts a backend on which nothing passed because nothing ran.
 	AllowEmpty bool
 	// Baseline is an earlier report of the same backend; nil compares nothing.
 	Baseline *probes.Report
 }
 
+// Kind says which rule a reason comes from.
+type Kind string
+
+// The kinds of reason.
+const (
+	KindFailed     Kind = "failed"     // a probe failed
+	KindErrored    Kind = "errored"    // a probe came to no answer
+	KindState      Kind = "state"      // the sandbox ended failed
+	KindRegression Kind = "regression" // worse than the baseline
+	KindEmpty      Kind = "empty"      // nothing passed
+	KindMockOnly   Kind = "mock-only"  // a real backend booted and a probe was not proved on it
+	KindSkipped    Kind = "skipped"    // a real backend booted and a probe was not run
+	KindMock       Kind = "mock"       // the mock is no boundary
+	KindLeaks      Kind = "leaks"      // the sandbox was weakened on purpose
+	KindWeak       Kind = "weak"       // a weakness below the threshold
+	KindStopped    Kind = "stopped"    // the run was ended before it was through
+	KindMissing    Kind = "missing"    // the backend is not available here
+	KindAccepted   Kind = "accepted"   // what a passing gate rests on
+)
+
+// Reason is one sentence of a decision. Its text may quote a report, so it is
+// rendered like any text from a sandbox.
+type Reason struct {
+	Kind Kind
+	// Probe and Backend are set where the sentence is about one of them.
+	Probe, Backend string
+	// Severity is set where the probe's result has one.
+	Severity probes.Severity
+	Text     string
+}
+
 // Decision is the gate's answer.
 type Decision struct {
 	OK bool
-	// Reasons are sentences: why the gate fails, or else what it rests on.
-	Reasons []string
+	// Reasons say why the gate fails, or else what it rests on. There is
+	// always one.
+	Reasons []Reason
+	// Warnings say what a reader has to know whichever way it went: findings
+	// that FailOn tolerates, and what the run does not prove.
+	Warnings []Reason
+	// Compared is set where a baseline was compared with; Regressions counts
+	// what is worse than it.
+	Compared    bool
+	Regressions int
 }
 
 // ErrBaseline is returned for a baseline that cannot be compared with.
@@ -53,122 +92,230 @@ func Gate(r probes.Report, o Options) (Decision, error) {
 	if err != nil {
 		return Decision{}, err
 	}
-	var why []string
-	if o.FailOn == "" || o.FailOn == FailOnFailure {
-		why = append(why, failures(r)...)
+	d := Decision{Compared: o.Baseline != nil, Regressions: len(regressed)}
+	failed := failures(r)
+	switch o.FailOn {
+	case FailOnRegression:
+		d.Reasons, d.Warnings = append(d.Reasons, regressed...), append(d.Warnings, failed...)
+	case FailOnNever:
+		d.Warnings = slices.Concat(failed, regressed)
+	default:
+		d.Reasons = slices.Concat(failed, regressed)
 	}
-	if o.FailOn != FailOnNever {
-		why = append(why, regressed...)
+	for _, b := range byBackend(r) {
+		if why, bad := b.empty(o.AllowEmpty); bad {
+			d.Reasons = append(d.Reasons, why)
+		}
+		d.Reasons = append(d.Reasons, b.unproven()...)
 	}
-	if s, bad := empty(r, o.AllowEmpty); bad {
-		why = append(why, s)
+	d.Warnings = append(d.Warnings, warnings(r)...)
+	if d.OK = len(d.Reasons) == 0; d.OK {
+		d.Reasons = []Reason{accepted(r)}
 	}
-	why = append(why, unproven(r)...)
-	if len(why) > 0 {
-		return Decision{Reasons: why}, nil
-	}
-	return Decision{OK: true, Reasons: []string{accepted(r)}}, nil
+	return d, nil
 }
 
-func failures(r probes.Report) []string {
-	var out []string
+func failures(r probes.Report) []Reason {
+	var out []Reason
 	for _, p := range r.Probes {
+		why := Reason{Probe: p.Name, Backend: r.BackendOf(p), Severity: p.Severity}
 		switch {
 		case p.Errored:
-			out = append(out, fmt.Sprintf("%s errored: %s", p.Name, first(p.ErrorMessage, p.Reason)))
+			why.Kind, why.Text = KindErrored, fmt.Sprintf("%s errored: %s", title(p), first(p.ErrorMessage, p.Reason))
 		case !p.Passed:
-			out = append(out, fmt.Sprintf("%s failed: %s", p.Name, p.Reason))
+			why.Kind, why.Text = KindFailed, fmt.Sprintf("%s failed: %s", title(p), p.Reason)
+		default:
+			continue
 		}
+		out = append(out, why)
 	}
 	if r.FinalSandboxState == backends.StateFailed {
-		out = append(out, "the sandbox ended in the state failed")
+		out = append(out, Reason{Kind: KindState, Backend: r.Backend, Text: "the sandbox ended in the state failed"})
 	}
 	return out
 }
 
+// title names a result, with its backend where the report has several.
+func title(p probes.Result) string {
+	if p.Backend != "" {
+		return p.Name + " on " + p.Backend
+	}
+	return p.Name
+}
+
+// results are those of one backend in a report.
+type results struct {
+	backend string
+	probes  []probes.Result
+	skipped []probes.SkippedProbe
+	summary probes.Summary
+	booted  bool
+}
+
+// byBackend splits a report, in the order in which backends first appear: a
+// merged one may hold several, and no backend may hide behind another.
+func byBackend(r probes.Report) []*results {
+	var list []*results
+	of := func(backend string) *results {
+		if backend == "" {
+			backend = r.Backend
+		}
+		if i := slices.IndexFunc(list, func(b *results) bool { return b.backend == backend }); i >= 0 {
+			return list[i]
+		}
+		list = append(list, &results{backend: backend})
+		return list[len(list)-1]
+	}
+	for _, p := range r.Probes {
+		b := of(p.Backend)
+		b.probes = append(b.probes, p)
+	}
+	for _, s := range r.SkippedProbes {
+		b := of(s.Backend)
+		b.skipped = append(b.skipped, s)
+	}
+	if len(list) == 0 {
+		of("")
+	}
+	for _, b := range list {
+		b.summary = probes.Summarise(b.probes, b.skipped)
+		b.booted = len(b.probes) > 0 || (b.backend == r.Backend && r.FinalSandboxState != backends.StateNotBooted)
+	}
+	if len(list) == 1 { // another program's report may count skips that it does not list
+		list[0].summary = r.Summary
+	}
+	return list
+}
+
 // empty: a job that tested nothing must not look like one that found nothing.
-func empty(r probes.Report, allowed bool) (string, bool) {
-	if r.Summary.Passed > 0 {
-		return "", false
+func (b *results) empty(allowed bool) (Reason, bool) {
+	if b.summary.Passed > 0 || (allowed && len(b.probes) == 0) {
+		return Reason{}, false
 	}
-	if allowed && len(r.Probes) == 0 {
-		return "", false
-	}
-	return fmt.Sprintf("no probe passed: %d of %d were skipped, %d failed, %d errored", r.Summary.Skipped, r.Summary.Total, r.Summary.Failed, r.Summary.Errored), true
+	s := b.summary
+	return Reason{Kind: KindEmpty, Backend: b.backend,
+		Text: fmt.Sprintf("no probe passed on %s: %d of %d were skipped, %d failed, %d errored", b.backend, s.Skipped, s.Total, s.Failed, s.Errored)}, true
 }
 
 // unproven: once a real backend has booted, every probe has to have been proved
 // on it.
-func unproven(r probes.Report) []string {
-	booted := len(r.Probes) > 0 || r.FinalSandboxState != backends.StateNotBooted
-	if r.Backend == "stub" || r.Backend == "mock" || !booted {
+func (b *results) unproven() []Reason {
+	if isMock(b.backend) || !b.booted {
 		return nil
 	}
 	var mock, skipped []string
-	for _, p := range r.Probes {
-		if p.ValidatedAgainst == probes.MockOnly {
+	for _, p := range b.probes {
+		if !b.proved(p) {
 			mock = append(mock, p.Name)
 		}
 	}
-	for _, s := range r.SkippedProbes {
+	for _, s := range b.skipped {
 		if !s.NeverHosts {
 			skipped = append(skipped, fmt.Sprintf("%s (%s)", s.Name, s.Reason))
 		}
 	}
-	var out []string
+	var out []Reason
 	if len(mock) > 0 {
-		out = append(out, fmt.Sprintf("%s booted, but still mock-only: %s", r.Backend, strings.Join(mock, ", ")))
+		out = append(out, Reason{Kind: KindMockOnly, Backend: b.backend,
+			Text: fmt.Sprintf("%s booted, but still mock-only: %s", b.backend, strings.Join(mock, ", "))})
 	}
 	switch {
 	case len(skipped) > 0:
-		out = append(out, fmt.Sprintf("%s booted, but skipped: %s", r.Backend, strings.Join(skipped, ", ")))
-	case r.Summary.Skipped > len(r.SkippedProbes):
-		out = append(out, fmt.Sprintf("%s booted, but %d probes were skipped without a reason", r.Backend, r.Summary.Skipped))
+		out = append(out, Reason{Kind: KindSkipped, Backend: b.backend,
+			Text: fmt.Sprintf("%s booted, but skipped: %s", b.backend, strings.Join(skipped, ", "))})
+	case b.summary.Skipped > len(b.skipped):
+		out = append(out, Reason{Kind: KindSkipped, Backend: b.backend,
+			Text: fmt.Sprintf("%s booted, but %d probes were skipped without a reason", b.backend, b.summary.Skipped)})
 	}
 	return out
 }
 
+// proved reports whether a result was validated on this backend: what another
+// one proved says nothing about it.
+func (b *results) proved(p probes.Result) bool {
+	if p.ValidatedAgainst == probes.ValidatedBoth {
+		return probes.ValidatedBy(b.backend) == probes.ValidatedCHV || probes.ValidatedBy(b.backend) == probes.ValidatedVF
+	}
+	return p.ValidatedAgainst == probes.ValidatedBy(b.backend)
+}
+
+// isMock: the mock's name in a report is stub.
+func isMock(backend string) bool { return backend == "stub" || backend == "mock" }
+
+func warnings(r probes.Report) []Reason {
+	var out []Reason
+	for _, b := range byBackend(r) {
+		if isMock(b.backend) {
+			out = append(out, Reason{Kind: KindMock, Backend: b.backend,
+				Text: "this was the mock, which is no boundary: the run exercises the harness and proves nothing about a sandbox"})
+		}
+	}
+	if r.Environment != nil && len(r.Environment.Leaks) > 0 {
+		out = append(out, Reason{Kind: KindLeaks, Backend: r.Backend,
+			Text: "the sandbox was weakened on purpose: " + strings.Join(r.Environment.Leaks, ", ")})
+	}
+	for _, p := range r.Probes {
+		if p.Passed && p.Verdict == probes.Weak {
+			out = append(out, Reason{Kind: KindWeak, Probe: p.Name, Backend: r.BackendOf(p), Severity: p.Severity,
+				Text: fmt.Sprintf("%s passed with a finding below the threshold (%s): %s", title(p), p.Severity, p.Reason)})
+		}
+	}
+	return out
+}
+
+// CheckBaseline refuses an earlier report of which a run on backend could not be
+// said to be better or worse.
+func CheckBaseline(base probes.Report, schema, backend string) error {
+	switch {
+	case base.SchemaVersion != schema:
+		return fmt.Errorf("%w: it has schema %s, the report %s", ErrBaseline, base.SchemaVersion, schema)
+	case base.Backend != backend:
+		return fmt.Errorf("%w: it is of backend %s, the report of %s", ErrBaseline, base.Backend, backend)
+	case base.Summary.Passed == 0:
+		return fmt.Errorf("%w: nothing passed in it, so nothing could regress", ErrBaseline)
+	}
+	return nil
+}
+
 // regressions names the probes that passed in the baseline and do not now.
-func regressions(now probes.Report, base *probes.Report) ([]string, error) {
+func regressions(now probes.Report, base *probes.Report) ([]Reason, error) {
 	if base == nil {
 		return nil, nil
 	}
-	if base.SchemaVersion != now.SchemaVersion {
-		return nil, fmt.Errorf("%w: it has schema %s, the report %s", ErrBaseline, base.SchemaVersion, now.SchemaVersion)
+	if err := CheckBaseline(*base, now.SchemaVersion, now.Backend); err != nil {
+		return nil, err
 	}
-	if base.Backend != now.Backend {
-		return nil, fmt.Errorf("%w: it is of backend %s, the report of %s", ErrBaseline, base.Backend, now.Backend)
-	}
-	if base.Summary.Passed == 0 {
-		return nil, fmt.Errorf("%w: nothing passed in it, so nothing could regress", ErrBaseline)
-	}
-	var out []string
+	var out []Reason
 	for _, b := range base.Probes {
 		if !b.Passed {
 			continue
 		}
-		i := slices.IndexFunc(now.Probes, func(p probes.Result) bool { return p.Name == b.Name })
+		i := slices.IndexFunc(now.Probes, func(p probes.Result) bool { return p.Name == b.Name && p.Backend == b.Backend })
+		what := ""
 		switch {
 		case i < 0:
-			out = append(out, fmt.Sprintf("regression: %s passed in the baseline and was not run now", b.Name))
+			what = "passed in the baseline and was not run now"
 		case now.Probes[i].Errored:
-			out = append(out, fmt.Sprintf("regression: %s passed in the baseline and errored now", b.Name))
+			what = "passed in the baseline and errored now"
 		case !now.Probes[i].Passed:
-			out = append(out, fmt.Sprintf("regression: %s passed in the baseline and failed now", b.Name))
+			what = "passed in the baseline and failed now"
 		case b.Verdict == probes.Contained && now.Probes[i].Verdict == probes.Weak:
-			out = append(out, fmt.Sprintf("regression: %s was contained in the baseline and is weak now", b.Name))
+			what = "was contained in the baseline and is weak now"
 		case b.ValidatedAgainst != probes.MockOnly && now.Probes[i].ValidatedAgainst == probes.MockOnly:
-			out = append(out, fmt.Sprintf("regression: %s was %s in the baseline and is mock-only now", b.Name, b.ValidatedAgainst))
+			what = "was " + b.ValidatedAgainst + " in the baseline and is mock-only now"
+		default:
+			continue
 		}
+		out = append(out, Reason{Kind: KindRegression, Probe: b.Name, Backend: base.BackendOf(b), Text: fmt.Sprintf("regression: %s %s", title(b), what)})
 	}
 	return out, nil
 }
 
-func accepted(r probes.Report) string {
+func accepted(r probes.Report) Reason {
 	if len(r.Probes) == 0 {
-		return "nothing was tested, and that was allowed"
+		return Reason{Kind: KindAccepted, Text: "nothing was tested, and that was allowed"}
 	}
-	return fmt.Sprintf("%d of %d probes passed on %s", r.Summary.Passed, r.Summary.Total, r.Backend)
+	return Reason{Kind: KindAccepted, Text: fmt.Sprintf("%d of %d probes passed on %s", r.Summary.Passed, r.Summary.Total, r.Backend)}
 }
 
 func first(s, fallback string) string {

@@ -44,7 +44,7 @@ func TestRules(t *testing.T) {
 		"failed, fail-on never":                   {report("qemu", []probes.Result{good, failed}), Options{FailOn: FailOnNever}, true, "1 of 2"},
 		"sandbox ended failed":                    {dead, Options{}, false, "state failed"},
 		"nothing passed, fail-on never":           {report("qemu", []probes.Result{failed}), Options{FailOn: FailOnNever}, false, "no probe passed"},
-		"all skipped":                             {report("chv", nil, skip), Options{}, false, "no probe passed: 1 of 1 were skipped"},
+		"all skipped":                             {report("chv", nil, skip), Options{}, false, "no probe passed on chv: 1 of 1 were skipped"},
 		"all skipped, fail-on never":              {report("chv", nil, skip), Options{FailOn: FailOnNever}, false, "no probe passed"},
 		"all skipped and allowed":                 {unavailable, Options{AllowEmpty: true}, true, "nothing was tested, and that was allowed"},
 		"all skipped after a boot, and allowed":   {report("chv", nil, skip), Options{AllowEmpty: true}, false, "chv booted, but skipped: P-A8 (no channel)"},
@@ -62,7 +62,7 @@ func TestRules(t *testing.T) {
 			d, err := Gate(c.r, c.o)
 			require.NoError(t, err)
 			require.Equal(t, c.ok, d.OK, d.Reasons)
-			require.Contains(t, d.Reasons[0], c.want)
+			require.Contains(t, d.Reasons[0].Text, c.want)
 		})
 	}
 }
@@ -91,7 +91,7 @@ func TestRegressions(t *testing.T) {
 				return
 			}
 			require.False(t, d.OK)
-			require.Contains(t, d.Reasons[0], c.want)
+			require.Contains(t, d.Reasons[0].Text, c.want)
 		})
 	}
 }
