@@ -134,6 +134,12 @@ type NotTested struct {
 	Reason string `json:"reason"`
 }
 
+// Interval is a two-sided 95 % confidence interval, in milliseconds.
+type Interval struct {
+	Low  float64 `json:"low_ms"`
+	High float64 `json:"high_ms"`
+}
+
 // Distribution summarises latency samples, in milliseconds, with nearest-rank
 // percentiles.
 type Distribution struct {
@@ -145,6 +151,9 @@ type Distribution struct {
 	Mean    float64 `json:"mean_ms"`
 	Min     float64 `json:"min_ms"`
 	Max     float64 `json:"max_ms"`
+	// CI95 holds the exact order-statistic interval of each percentile ("p50",
+	// "p90", "p95", "p99") that there are enough samples for.
+	CI95 map[string]Interval `json:"ci95,omitempty"`
 }
 
 // Outcome is the answer of a probe.

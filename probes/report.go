@@ -39,6 +39,9 @@ type Report struct {
 	SkippedProbes []SkippedProbe `json:"skipped_probes,omitempty"`
 	// Baseline is "recorded-in-run" or "persisted" where one was checked.
 	Baseline string `json:"baseline,omitempty"`
+	// MergedFrom lists the runs that a merged report was put together from. Its
+	// environments are there, Environment is nil.
+	MergedFrom []MergedRun `json:"merged_from,omitempty"`
 
 	// Unavailable: nothing was tested because this host cannot run the
 	// backend. It is for the caller of a run; a file says it in SkippedProbes.
@@ -79,6 +82,40 @@ func (r *Report) BackendOf(p Result) string {
 		return p.Backend
 	}
 	return r.Backend
+}
+
+// EnvironmentOf returns the environment that a result was reached in, nil when
+// the report does not say.
+func (r *Report) EnvironmentOf(p Result) *Environment {
+	for _, m := range r.MergedFrom {
+		if m.Backend == r.BackendOf(p) && slices.Contains(m.Probes, p.Name) {
+			return m.Environment
+		}
+	}
+	return r.Environment
+}
+
+// Qualified returns name with its backend in front, as the keys of Latency and
+// sentences have it in a report merged from several backends; an empty backend is
+// the report's own.
+func Qualified(backend, name string) string {
+	if backend == "" {
+		return name
+	}
+	return backend + "/" + name
+}
+
+// MergedRun is one report that went into a merged one.
+type MergedRun struct {
+	// SHA256 is the hex digest of the report's file.
+	SHA256            string         `json:"sha256"`
+	Backend           string         `json:"backend"`
+	GeneratedAt       string         `json:"generated_at"`
+	FinalSandboxState backends.State `json:"final_sandbox_state"`
+	// Probes names what was run or skipped in it.
+	Probes      []string     `json:"probes"`
+	Environment *Environment `json:"environment,omitempty"`
+	Baseline    string       `json:"baseline,omitempty"`
 }
 
 // ReportedAttempt is an Attempt without what it brought back: a report never
@@ -136,12 +173,16 @@ type Environment struct {
 	// or to be host and guest of it. ColocatedBy says how, or why not.
 	Colocated   bool   `json:"co_located"`
 	ColocatedBy string `json:"co_located_by,omitempty"`
-	// Policy is the name of the declared boundary.
-	Policy string `json:"policy,omitempty"`
+	// Policy is the name of the declared boundary, PolicySHA256 the digest of
+	// what it declares.
+	Policy       string `json:"policy,omitempty"`
+	PolicySHA256 string `json:"policy_sha256,omitempty"`
 	// Leaks are the deliberate weaknesses that were built in.
 	Leaks []string `json:"leaks,omitempty"`
 	// Harness is the version of this program.
 	Harness string `json:"harness,omitempty"`
+	// Shard is set when this run was one part of a selection.
+	Shard *Shard `json:"shard,omitempty"`
 }
 
 // The provenances that every note counts, also when none has them.
@@ -206,7 +247,7 @@ func provenance(results []Result, both bool) string {
 	}
 	slices.Sort(others)
 	names = append(names, others...)
-	if both {
+	if both || count[ValidatedBoth] > 0 {
 		names = append(names, ValidatedBoth)
 	}
 	parts := make([]string, len(names))

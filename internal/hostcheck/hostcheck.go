@@ -35,6 +35,12 @@ type Facts struct {
 	// Virtualised names what this host itself runs on, "none" for bare metal as
 	// far as the CPU says, such as "kvm" or "hypervisor".
 	Virtualised string `json:"virtualised,omitempty"`
+	// Microcode is the CPU's, Governor that of CPU 0, Turbo "on" or "off", SMT
+	// "on", "off" or what else the kernel calls it: what latencies depend on.
+	Microcode string `json:"microcode,omitempty"`
+	Governor  string `json:"governor,omitempty"`
+	Turbo     string `json:"turbo,omitempty"`
+	SMT       string `json:"smt,omitempty"`
 }
 
 // reader returns the trimmed contents of a small file, "" when it has none.
@@ -43,7 +49,12 @@ type reader func(path string) string
 func collect(read reader) Facts {
 	f := Facts{OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.NumCPU()}
 	f.Kernel = read("/proc/sys/kernel/osrelease")
-	f.CPU, f.Virtualised = cpu(read("/proc/cpuinfo"))
+	info := read("/proc/cpuinfo")
+	f.CPU, f.Virtualised = cpu(info)
+	f.Microcode = field(info, "microcode")
+	f.Governor = read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+	f.Turbo = turbo(read)
+	f.SMT = read("/sys/devices/system/cpu/smt/control")
 	if product := read("/sys/class/dmi/id/product_name"); f.Virtualised == "hypervisor" && product != "" {
 		f.Virtualised = "hypervisor (" + product + ")"
 	}
@@ -75,6 +86,27 @@ func cpu(info string) (model, virtualised string) {
 		}
 	}
 	return model, virtualised
+}
+
+// field returns the first value of a key of cpuinfo.
+func field(info, name string) string {
+	for line := range strings.Lines(info) {
+		if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == name {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+// turbo asks the two drivers that have a switch; they mean opposite things by 1.
+func turbo(read reader) string {
+	switch {
+	case read("/sys/devices/system/cpu/intel_pstate/no_turbo") == "0", read("/sys/devices/system/cpu/cpufreq/boost") == "1":
+		return "on"
+	case read("/sys/devices/system/cpu/intel_pstate/no_turbo") == "1", read("/sys/devices/system/cpu/cpufreq/boost") == "0":
+		return "off"
+	}
+	return ""
 }
 
 func lsmMode(read reader) string {

@@ -14,7 +14,7 @@ func fake(files map[string]string) reader { return func(path string) string { re
 func TestCollectFromFiles(t *testing.T) {
 	f := collect(fake(map[string]string{
 		"/proc/sys/kernel/osrelease":                             "6.8.0-49-generic",
-		"/proc/cpuinfo":                                          "model name\t: Example CPU\nflags\t\t: fpu vme hypervisor\n\nmodel name\t: Example CPU\n",
+		"/proc/cpuinfo":                                          "model name\t: Example CPU\nmicrocode\t: 0x2b\nflags\t\t: fpu vme hypervisor\n\nmodel name\t: Example CPU\n",
 		"/sys/class/dmi/id/product_name":                         "Standard PC",
 		"/sys/kernel/security/lsm":                               "lockdown,capability,yama,apparmor",
 		"/proc/self/mounts":                                      "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n",
@@ -24,10 +24,14 @@ func TestCollectFromFiles(t *testing.T) {
 		"/proc/sys/user/max_user_namespaces":                     "95000",
 		"/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1",
 		"/sys/module/apparmor/parameters/enabled":                "Y",
+		"/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor":  "performance",
+		"/sys/devices/system/cpu/intel_pstate/no_turbo":          "1",
+		"/sys/devices/system/cpu/smt/control":                    "off",
 	}))
 	require.Equal(t, "6.8.0-49-generic", f.Kernel)
 	require.Equal(t, "Example CPU", f.CPU)
 	require.Equal(t, "hypervisor (Standard PC)", f.Virtualised)
+	require.Equal(t, []string{"0x2b", "performance", "off", "off"}, []string{f.Microcode, f.Governor, f.Turbo, f.SMT})
 	require.Equal(t, []string{"lockdown", "capability", "yama", "apparmor"}, f.LSM)
 	require.Equal(t, "apparmor: enabled, this process unconfined", f.LSMMode)
 	require.Equal(t, "v2", f.Cgroup)
@@ -59,6 +63,16 @@ func TestLSMModesAndBareMetal(t *testing.T) {
 	require.Equal(t, "none", virtualised)
 	require.Empty(t, userns(fake(nil)))
 	require.Equal(t, "allowed", userns(fake(map[string]string{"/proc/sys/user/max_user_namespaces": "9"})))
+}
+
+func TestTurboByEitherDriver(t *testing.T) {
+	const intel, boost = "/sys/devices/system/cpu/intel_pstate/no_turbo", "/sys/devices/system/cpu/cpufreq/boost"
+	for path, on := range map[string]string{intel: "0", boost: "1"} {
+		off := map[string]string{"0": "1", "1": "0"}[on]
+		require.Equal(t, "on", turbo(fake(map[string]string{path: on})), path)
+		require.Equal(t, "off", turbo(fake(map[string]string{path: off})), path)
+	}
+	require.Empty(t, turbo(fake(nil)))
 }
 
 func TestCollectThisHost(t *testing.T) {

@@ -2,7 +2,13 @@
 // Targets and findings are relative to it: what it allows is not a finding.
 package policy
 
-import "github.com/brainst0rm/sandbox-redteam/backends"
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+
+	"github.com/brainst0rm/sandbox-redteam/backends"
+)
 
 // Policy is a declared boundary.
 type Policy struct {
@@ -41,4 +47,16 @@ type Egress struct {
 type Mount struct {
 	Inside   string `yaml:"inside" json:"inside"`
 	ReadOnly bool   `yaml:"read_only" json:"read_only"`
+}
+
+// Digest is the SHA-256 of what the policy declares, in hex. Its name is not part
+// of it.
+func (p Policy) Digest() string {
+	p.Name = ""
+	b, err := json.Marshal(p)
+	if err != nil {
+		return "" // no value that Validate accepts fails to marshal
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
 }

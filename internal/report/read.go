@@ -96,7 +96,42 @@ func check(r probes.Report) error {
 	if len(r.SkippedProbes) > 0 && len(r.SkippedProbes) != s.Skipped {
 		return fmt.Errorf("summary says %d skipped, but %d are listed", s.Skipped, len(r.SkippedProbes))
 	}
-	return checkProbes(r)
+	if err := checkProbes(r); err != nil {
+		return err
+	}
+	return checkMerged(r)
+}
+
+// checkMerged: what names several backends says which runs it came from, and
+// accounts for every probe exactly once. Only such a report can claim that a
+// probe was validated on both VMMs.
+func checkMerged(r probes.Report) error {
+	from := map[string]int{}
+	for _, m := range r.MergedFrom {
+		if m.Backend == "" {
+			return errors.New("merged_from has a run without a backend")
+		}
+		for _, name := range m.Probes {
+			from[probes.Qualified(m.Backend, name)]++
+		}
+	}
+	held := map[string]bool{}
+	for _, p := range r.Probes {
+		if len(r.MergedFrom) == 0 && (p.Backend != "" || p.ValidatedAgainst == probes.ValidatedBoth) {
+			return fmt.Errorf("probe %q is of a merged report, but merged_from is missing", wire.Escape([]byte(p.Name)))
+		}
+		id := probes.Qualified(r.BackendOf(p), p.Name)
+		if len(r.MergedFrom) > 0 && from[id] != 1 {
+			return fmt.Errorf("probe %q of %q comes from %d of the merged runs", wire.Escape([]byte(p.Name)), wire.Escape([]byte(r.BackendOf(p))), from[id])
+		}
+		held[id] = p.Passed && p.ValidatedAgainst == probes.ValidatedBoth
+	}
+	for _, p := range r.Probes {
+		if p.ValidatedAgainst == probes.ValidatedBoth && (!held[probes.Qualified("chv", p.Name)] || !held[probes.Qualified("vf", p.Name)]) {
+			return fmt.Errorf("probe %q is %s, but did not pass on both", wire.Escape([]byte(p.Name)), probes.ValidatedBoth)
+		}
+	}
+	return nil
 }
 
 func checkProbes(r probes.Report) error {

@@ -55,19 +55,22 @@ func TestSchemaNamesEveryField(t *testing.T) {
 	require.NoError(t, err)
 	var doc map[string]any
 	require.NoError(t, json.Unmarshal(b, &doc))
-	compare(t, "", reflect.TypeFor[probes.Report](), doc)
+	compare(t, "", reflect.TypeFor[probes.Report](), doc, doc["$defs"].(map[string]any))
 }
 
-func compare(t *testing.T, at string, typ reflect.Type, s map[string]any) {
+func compare(t *testing.T, at string, typ reflect.Type, s, defs map[string]any) {
 	t.Helper()
+	if ref, ok := s["$ref"].(string); ok {
+		s = defs[strings.TrimPrefix(ref, "#/$defs/")].(map[string]any)
+	}
 	switch typ.Kind() {
 	case reflect.Pointer:
-		compare(t, at, typ.Elem(), s)
+		compare(t, at, typ.Elem(), s, defs)
 	case reflect.Slice:
-		compare(t, at+"[]", typ.Elem(), s["items"].(map[string]any))
+		compare(t, at+"[]", typ.Elem(), s["items"].(map[string]any), defs)
 	case reflect.Map:
 		if extra, ok := s["additionalProperties"].(map[string]any); ok {
-			compare(t, at+"{}", typ.Elem(), extra)
+			compare(t, at+"{}", typ.Elem(), extra, defs)
 		}
 	case reflect.Struct:
 		props := s["properties"].(map[string]any)
@@ -86,7 +89,7 @@ func compare(t *testing.T, at string, typ reflect.Type, s map[string]any) {
 			} else {
 				require.NotContains(t, required, name, "%s.%s is optional", at, name)
 			}
-			compare(t, at+"."+name, typ.Field(i).Type, sub)
+			compare(t, at+"."+name, typ.Field(i).Type, sub, defs)
 		}
 		for name := range props {
 			require.True(t, want[name], "%s.%s is in the schema only", at, name)

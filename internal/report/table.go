@@ -18,27 +18,36 @@ const (
 )
 
 // row is one line of the table.
-type row struct{ probe, verdict, witness, time string }
+type row struct{ backend, probe, verdict, witness, time string }
 
-// Table writes the result table: probe, verdict, witness in one line, time. It
-// is at most width columns wide. It holds no guest bytes: reports have none that
+// Table writes the result table: probe, verdict, witness in one line, time; in
+// front of them the backend, where there are several. It is at most width columns wide. It holds no guest bytes: reports have none that
 // are not escaped.
 func Table(w io.Writer, r probes.Report, width int) error {
 	width = min(max(width, minWidth), maxWidth)
-	rows := []row{{"PROBE", "VERDICT", "WITNESS", "TIME"}}
+	rows := []row{{"BACKEND", "PROBE", "VERDICT", "WITNESS", "TIME"}}
+	several := false
 	for _, p := range r.Probes {
-		rows = append(rows, row{p.Name, Verdict(p), Says(p, r.Latency), seconds(p.DurationMS)})
+		several = several || p.Backend != ""
+		rows = append(rows, row{p.Backend, p.Name, Verdict(p), Says(p, r.Latency), seconds(p.DurationMS)})
 	}
 	for _, s := range r.SkippedProbes {
-		rows = append(rows, row{s.Name, "skipped", s.Reason, "-"})
+		several = several || s.Backend != ""
+		rows = append(rows, row{s.Backend, s.Name, "skipped", s.Reason, "-"})
 	}
-	var first, second, last int
+	var zeroth, first, second, last int
 	for _, x := range rows {
-		first, second, last = max(first, len(x.probe)), max(second, len(x.verdict)), max(last, len(x.time))
+		zeroth, first, second, last = max(zeroth, len(x.backend)), max(first, len(x.probe)), max(second, len(x.verdict)), max(last, len(x.time))
 	}
 	room := width - first - second - last - 6
+	if several {
+		room -= zeroth + 2
+	}
 	var b strings.Builder
 	for _, x := range rows {
+		if several {
+			fmt.Fprintf(&b, "%-*s  ", zeroth, x.backend)
+		}
 		fmt.Fprintf(&b, "%-*s  %-*s  %s  %*s\n", first, x.probe, second, x.verdict, padded(x.witness, room), last, x.time)
 	}
 	_, err := io.WriteString(w, b.String())
@@ -69,7 +78,7 @@ func Verdict(p probes.Result) string {
 // Says is the one line that a result rests on: why it has none, or else what
 // the witness saw.
 func Says(p probes.Result, latency map[string]probes.Distribution) string {
-	if d, ok := latency[p.Name]; ok && p.Passed {
+	if d, ok := latency[probes.Qualified(p.Backend, p.Name)]; ok && p.Passed {
 		says := fmt.Sprintf("n=%d p50=%s p95=%s p99=%s", d.Samples, ms(d.P50), ms(d.P95), ms(d.P99))
 		if p.Evidence["representative"] == false {
 			return says + ", emulated: not representative"
@@ -127,9 +136,10 @@ func Findings(r probes.Report) []string {
 		if p.Passed && p.Verdict != probes.Weak {
 			continue
 		}
-		out = append(out, p.Name+": "+p.Reason)
+		name := probes.Qualified(p.Backend, p.Name)
+		out = append(out, name+": "+p.Reason)
 		if p.ErrorMessage != "" && !strings.Contains(p.Reason, strings.TrimPrefix(p.ErrorMessage, "inconclusive: ")) {
-			out = append(out, p.Name+": "+p.ErrorMessage)
+			out = append(out, name+": "+p.ErrorMessage)
 		}
 	}
 	return slices.Compact(out)

@@ -47,6 +47,17 @@ func boundRank(n, p int, level float64) (int, bool) {
 	return n, false
 }
 
+// Interval returns the two-sided 95 % confidence interval of the p-th percentile
+// of sorted samples, by exact order statistics, and false when there are too few.
+func Interval(sorted []time.Duration, p int) (low, high time.Duration, ok bool) {
+	l, okLow := LowerRank(len(sorted), p)
+	u, okHigh := UpperRank(len(sorted), p)
+	if !okLow || !okHigh {
+		return 0, 0, false
+	}
+	return sorted[l-1], sorted[u-1], true
+}
+
 // binomial is P(X = k) for n trials of probability q, in logarithms.
 func binomial(n, k int, q float64) float64 {
 	ln := func(x int) float64 { v, _ := math.Lgamma(float64(x) + 1); return v }

@@ -76,6 +76,9 @@ func runBoot(ctx context.Context, env *probes.Env) (probes.Outcome, error) {
 	out := m.outcome(env)
 	if len(down) > 0 {
 		out.Latency[KeyShutdown] = distribution(down)
+		if env.RawSamples && out.Samples != nil {
+			out.Samples[KeyShutdown] = nanoseconds(down)
+		}
 	}
 	return out, ctx.Err()
 }
@@ -204,11 +207,7 @@ func (m *measurement) outcome(env *probes.Env) probes.Outcome {
 	out.Latency[m.name] = d
 	out.Evidence["distribution"] = d
 	if env.RawSamples {
-		raw := make([]int64, len(m.samples))
-		for i, s := range m.samples {
-			raw[i] = int64(s)
-		}
-		out.Samples = map[string][]int64{m.name: raw}
+		out.Samples = map[string][]int64{m.name: nanoseconds(m.samples)}
 	}
 	out.Witness.Summary = fmt.Sprintf("n=%d p50=%s p99=%s", d.Samples, short(d.P50), short(d.P99))
 	if accelerator == "tcg" {
@@ -270,11 +269,28 @@ func (m *measurement) failureText() string {
 func distribution(samples []time.Duration) probes.Distribution {
 	s := stats.Sorted(samples)
 	ms := func(d time.Duration) float64 { return float64(d) / 1e6 }
+	var bounds map[string]probes.Interval
+	for _, p := range []int{50, 90, 95, 99} {
+		if low, high, ok := stats.Interval(s, p); ok {
+			if bounds == nil {
+				bounds = map[string]probes.Interval{}
+			}
+			bounds[fmt.Sprintf("p%d", p)] = probes.Interval{Low: ms(low), High: ms(high)}
+		}
+	}
 	return probes.Distribution{
-		Samples: len(s),
-		P50:     ms(stats.Percentile(s, 50)), P90: ms(stats.Percentile(s, 90)), P95: ms(stats.Percentile(s, 95)), P99: ms(stats.Percentile(s, 99)),
+		Samples: len(s), CI95: bounds,
+		P50: ms(stats.Percentile(s, 50)), P90: ms(stats.Percentile(s, 90)), P95: ms(stats.Percentile(s, 95)), P99: ms(stats.Percentile(s, 99)),
 		Mean: ms(stats.Mean(s)), Min: ms(s[0]), Max: ms(s[len(s)-1]),
 	}
+}
+
+func nanoseconds(samples []time.Duration) []int64 {
+	raw := make([]int64, len(samples))
+	for i, s := range samples {
+		raw[i] = int64(s)
+	}
+	return raw
 }
 
 func short(ms float64) string {

@@ -58,8 +58,10 @@ type Runner struct {
 	// this host.
 	Fuse func(ctx context.Context) error
 
-	Policy        policy.Policy
-	Leaks         []string // for the report
+	Policy policy.Policy
+	Leaks  []string // for the report
+	// Shard is set when Probes are one part of a selection, for the report.
+	Shard         *probes.Shard
 	FailSeverity  probes.Severity
 	Iterations    int
 	LatencyBudget time.Duration
@@ -231,7 +233,7 @@ func (s *session) report(final backends.State) probes.Report {
 		backend = "stub"
 	}
 	env := probes.Environment{Host: hostcheck.Collect(), Sandbox: s.prov, Colocated: s.coloc.ok, ColocatedBy: s.coloc.by,
-		Policy: s.Policy.Name, Leaks: s.Leaks, Harness: s.Version}
+		Policy: s.Policy.Name, PolicySHA256: s.Policy.Digest(), Leaks: s.Leaks, Harness: s.Version, Shard: s.Shard}
 	rep := probes.Report{
 		SchemaVersion: probes.SchemaVersion, GeneratedAt: now().UTC().Format(probes.TimeLayout),
 		Backend: backend, FinalSandboxState: final,
