@@ -1,0 +1,272 @@
+// Package junit writes a report as JUnit XML, for the test views of CI systems.
+//
+// There is one suite per backend and one case per probe. A probe that failed is
+// a failure, one without an answer an error, one that did not run skipped; the
+// counts are those of the report's summary. The format has no place for attempts
+// and raw evidence: they are in the JSON report.
+package junit
+
+import (
+	"bytes"
+	"encoding/xml"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jstemmer/go-junit-report/v2/junit"
+
+	"github.com/brainst0rm/sandbox-redteam/internal/report"
+	"github.com/brainst0rm/sandbox-redteam/internal/untrusted"
+	"github.com/brainst0rm/sandbox-redteam/probes"
+)
+
+const (
+	// name is that of the whole document.
+	name = "bsm-redteam"
+	// maxText bounds one text of the report, in bytes.
+	maxText = 4096
+	// maxUnnamed bounds skipped probes that a report counts without naming them.
+	maxUnnamed = 1000
+)
+
+// text makes a string of a report fit for XML 1.0: a report file may come from
+// anywhere, and the library copies control bytes into the document.
+func text(s string) string { return untrusted.Prose(s, maxText) }
+
+// Encode returns r as an XML 1.0 document. A report whose summary disagrees with
+// its probes is refused: no document could agree with it.
+func Encode(r probes.Report) ([]byte, error) {
+	skipped, err := skips(r)
+	if err != nil {
+		return nil, err
+	}
+	if counted := probes.Summarise(r.Probes, skipped); counted != r.Summary {
+		return nil, fmt.Errorf("junit: the report's summary is %+v, but its probes are %+v", r.Summary, counted)
+	}
+	var doc junit.Testsuites
+	doc.Name = name
+	total := int64(0)
+	for _, backend := range backendsOf(&r, skipped) {
+		s := junit.Testsuite{ID: len(doc.Suites), Name: text(backend), Package: name, Timestamp: text(r.GeneratedAt)}
+		properties(&s, r, backend)
+		ms := int64(0)
+		for _, p := range r.Probes {
+			if r.BackendOf(p) == backend {
+				s.AddTestcase(ran(p, s.Name, r.Latency))
+				ms += p.DurationMS
+			}
+		}
+		for _, p := range skipped {
+			if skippedOn(&r, p) == backend {
+				s.AddTestcase(junit.Testcase{Name: text(p.Name), Classname: class(s.Name), Status: string(probes.Skipped), Time: seconds(0),
+					Skipped: &junit.Result{Message: text(p.Reason), Type: kind(p)}})
+			}
+		}
+		s.Time = seconds(ms)
+		total += ms
+		doc.AddSuite(s)
+	}
+	doc.Time = seconds(total)
+	b := bytes.NewBufferString(xml.Header)
+	if err := doc.WriteXML(b); err != nil {
+		return nil, fmt.Errorf("encode junit: %w", err)
+	}
+	return b.Bytes(), nil
+}
+
+// skips are the skipped probes, with a stand-in for each that the report only
+// counts, as reports of other programs in this schema may.
+func skips(r probes.Report) ([]probes.SkippedProbe, error) {
+	unnamed := r.Summary.Skipped - len(r.SkippedProbes)
+	if unnamed > maxUnnamed {
+		return nil, fmt.Errorf("junit: the report counts %d skipped probes that it does not name; at most %d can be shown", unnamed, maxUnnamed)
+	}
+	list := slices.Clone(r.SkippedProbes)
+	for i := range unnamed {
+		list = append(list, probes.SkippedProbe{Name: fmt.Sprintf("unnamed-%d", i+1), Reason: "the report counts this probe as skipped and does not name it"})
+	}
+	return list, nil
+}
+
+func skippedOn(r *probes.Report, p probes.SkippedProbe) string {
+	return r.BackendOf(probes.Result{Backend: p.Backend})
+}
+
+// backendsOf lists the backends in the order in which the report names them; an
+// empty report is of one.
+func backendsOf(r *probes.Report, skipped []probes.SkippedProbe) []string {
+	var list []string
+	add := func(b string) {
+		if !slices.Contains(list, b) {
+			list = append(list, b)
+		}
+	}
+	for _, p := range r.Probes {
+		add(r.BackendOf(p))
+	}
+	for _, p := range skipped {
+		add(skippedOn(r, p))
+	}
+	if len(list) == 0 {
+		add(r.Backend)
+	}
+	return list
+}
+
+func class(suite string) string { return name + "." + suite }
+
+func kind(p probes.SkippedProbe) string {
+	if p.NeverHosts {
+		return "never-hosts"
+	}
+	return string(probes.Skipped)
+}
+
+// ran is the case of a probe that was run.
+func ran(p probes.Result, suite string, latency map[string]probes.Distribution) junit.Testcase {
+	verdict := string(p.Verdict)
+	if verdict == "" {
+		verdict = strings.ToLower(report.Verdict(p))
+	}
+	verdict = text(verdict)
+	tc := junit.Testcase{Name: text(p.Name), Classname: class(suite), Time: seconds(p.DurationMS), Status: verdict}
+	result := &junit.Result{Message: text(p.Reason), Type: verdict, Data: body(p, latency)}
+	switch {
+	case p.Errored:
+		if p.ErrorMessage != "" {
+			result.Message = text(p.ErrorMessage)
+		}
+		tc.Error = result
+	case p.Passed:
+		tc.SystemOut = &junit.Output{Data: result.Data}
+	default:
+		tc.Failure = result
+	}
+	return tc
+}
+
+// body says in lines what a result rests on. The library has no properties of a
+// case, so they stand here.
+func body(p probes.Result, latency map[string]probes.Distribution) string {
+	var b strings.Builder
+	line := func(key, value string) {
+		if value != "" {
+			fmt.Fprintf(&b, "%s: %s\n", key, text(value))
+		}
+	}
+	line("verdict", string(p.Verdict))
+	line("severity", string(p.Severity))
+	line("reason", p.Reason)
+	if p.ErrorMessage != p.Reason {
+		line("error", p.ErrorMessage)
+	}
+	line("attacker_class", string(p.AttackerClass))
+	line("validated_against", p.ValidatedAgainst)
+	if p.Witness != nil {
+		line("witness", p.Witness.Kind)
+		line("witness saw", p.Witness.Summary)
+	}
+	if p.Control != nil {
+		line("control", p.Control.Target)
+		line("control succeeded", strconv.FormatBool(p.Control.OK))
+		line("control saw", p.Control.Summary)
+	}
+	if d, ok := latency[p.Name]; ok {
+		line("latency", fmt.Sprintf("n=%d p50=%gms p90=%gms p95=%gms p99=%gms mean=%gms min=%gms max=%gms", d.Samples, d.P50, d.P90, d.P95, d.P99, d.Mean, d.Min, d.Max))
+	}
+	for _, c := range p.Cases {
+		fmt.Fprintf(&b, "case %s: %s\n", text(c.Name), caseLine(c))
+	}
+	for _, n := range p.NotTested {
+		fmt.Fprintf(&b, "not tested %s: %s\n", text(n.Case), text(n.Reason))
+	}
+	return b.String()
+}
+
+// caseLine says what a sub-case came to, and what is missing where it has no
+// answer.
+func caseLine(c probes.Case) string {
+	parts := []string{text(string(c.Verdict))}
+	if !c.Required {
+		parts = append(parts, "optional")
+	}
+	for _, lacks := range []struct {
+		has  bool
+		what string
+	}{{c.Attempted, "not attempted"}, {c.Proved, "not proved inside"}, {c.Controlled, "no control"}, {c.WitnessAlive, "witness not alive"}} {
+		if !lacks.has {
+			parts = append(parts, lacks.what)
+		}
+	}
+	for _, s := range []string{string(c.Severity), c.Doubt, c.Missing, c.NotTested, c.Witness} {
+		if s != "" {
+			parts = append(parts, text(s))
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+func seconds(ms int64) string { return strconv.FormatFloat(float64(ms)/1000, 'f', 3, 64) }
+
+// properties says where the verdicts of a suite were reached. The environment of
+// a report is that of its own backend.
+func properties(s *junit.Testsuite, r probes.Report, backend string) {
+	add := func(key, value string) {
+		if value != "" {
+			s.AddProperty(text(key), text(value))
+		}
+	}
+	add("schema_version", r.SchemaVersion)
+	count := map[string]int{}
+	for _, p := range r.Probes {
+		if r.BackendOf(p) == backend {
+			count[p.ValidatedAgainst]++
+		}
+	}
+	for _, v := range sortedKeys(count) {
+		add("validated_against."+v, strconv.Itoa(count[v]))
+	}
+	if backend != r.Backend {
+		return
+	}
+	add("final_sandbox_state", string(r.FinalSandboxState))
+	add("baseline", r.Baseline)
+	e := r.Environment
+	if e == nil {
+		return
+	}
+	add("harness", e.Harness)
+	add("policy", e.Policy)
+	add("leaks", strings.Join(e.Leaks, ","))
+	add("co_located", strconv.FormatBool(e.Colocated))
+	add("co_located_by", e.ColocatedBy)
+	add("host.os", e.Host.OS)
+	add("host.arch", e.Host.Arch)
+	add("host.kernel", e.Host.Kernel)
+	add("host.cpu", e.Host.CPU)
+	add("host.virtualised", e.Host.Virtualised)
+	add("host.rootless", strconv.FormatBool(e.Host.Rootless))
+	add("host.lsm", e.Host.LSMMode)
+	add("host.cgroup", e.Host.Cgroup)
+	if v := e.Sandbox; v != nil {
+		add("accelerator", v.Accelerator)
+		add("vmm_version", v.VMMVersion)
+		if v.VMMPID != 0 {
+			add("vmm_pid", strconv.Itoa(v.VMMPID))
+		}
+		for _, k := range sortedKeys(v.Digests) {
+			add("digest."+k, v.Digests[k])
+		}
+		add("hardening", strings.Join(v.Hardening, ","))
+	}
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
