@@ -70,19 +70,24 @@ func buildFrom(ctx context.Context, root, goarch, out string) error {
 	return nil
 }
 
-// Cached returns an agent for goarch from the user's cache, built first when
-// there is none from exactly the present sources and Go version.
+// Cached returns an agent for goarch from the user's cache. A release puts the one
+// there that it carries; otherwise one is built first, when there is none from
+// exactly the present sources and Go version.
 func Cached(ctx context.Context, goarch string) (string, error) {
-	root, err := sourceRoot()
-	if err != nil {
-		return "", err
-	}
-	cache, err := os.UserCacheDir()
+	user, err := os.UserCacheDir()
 	if err != nil {
 		return "", &backends.Error{Code: backends.ErrNotAvailable, Doing: "find a place for the agent", Err: err,
 			Fix: "set XDG_CACHE_HOME to a writable directory, or name an agent with --agent"}
 	}
-	return cachedIn(ctx, filepath.Join(cache, "bsm-redteam", "agent"), root, goarch)
+	cache := filepath.Join(user, "bsm-redteam", "agent")
+	if path, err := unpack(embedded, cache, goarch); path != "" || err != nil {
+		return path, err
+	}
+	root, err := sourceRoot()
+	if err != nil {
+		return "", err
+	}
+	return cachedIn(ctx, cache, root, goarch)
 }
 
 func cachedIn(ctx context.Context, cache, root, goarch string) (string, error) {

@@ -1,8 +1,8 @@
-// Package agentbin finds or builds the agent's executable.
+// Package agentbin finds, unpacks or builds the agent's executable.
 //
-// A found agent is used as it is; a built one is kept in the user's cache under
-// the digest of everything that it was built from, so a stale one cannot be
-// taken for a fresh one.
+// A found agent is used as it is; one that a release carries is kept in the
+// user's cache under its own digest, a built one under the digest of everything
+// that it was built from, so a stale one cannot be taken for a fresh one.
 package agentbin
 
 import (
@@ -29,8 +29,8 @@ const Name = "bsm-agent"
 
 // Find returns the agent for this machine's architecture and its SHA-256 in
 // lower-case hex. It takes explicit (--agent), else $BSM_AGENT, else the file
-// beside this executable, else it builds the agent from source. A path that was
-// asked for and is unusable is an error, never a reason to look further.
+// beside this executable, else the one that a release carries, else it builds the
+// agent from source. A path that was asked for and is unusable is an error, never a reason to look further.
 func Find(ctx context.Context, explicit string) (path, digest string, err error) {
 	for _, asked := range []struct{ path, by string }{{explicit, "--agent"}, {os.Getenv(EnvVar), "$" + EnvVar}} {
 		if asked.path == "" {

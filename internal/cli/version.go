@@ -20,8 +20,15 @@ func (a *App) versionCommand() *cobra.Command {
 	}
 }
 
-// version is that of the module, as the Go toolchain recorded it.
+// release is stamped into a release by the linker; elsewhere it is empty.
+var release string
+
+// version is that of the release, or of the module as the Go toolchain recorded
+// it.
 func version() string {
+	if release != "" {
+		return release
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"
