@@ -1,0 +1,309 @@
+#!/usr/bin/env bash
+# Put bsm-redteam, with bsm-agent beside it, where the Action's other steps find
+# it, and write its path and version to $GITHUB_OUTPUT as bin and version.
+#
+#   BSM_INSTALL      release (default): the build that scripts/release.lock names
+#                    source: built from the checkout that this script lies in
+#                    none: the executable that BSM_BIN names
+#   BSM_BIN          absolute, or relative to $GITHUB_WORKSPACE
+#   BSM_ATTESTATION  off, auto (default: where gh and a token are there), required
+#   GH_TOKEN         given to gh alone
+#   BSM_RELEASE_URL  where releases are, instead of GitHub; for tests, so nothing
+#                    but http://127.0.0.1:PORT[/PATH] is accepted. The digests of
+#                    release.lock hold there as well.
+#
+# The lock is the only source of truth: the ref that the action was used by is
+# never looked at. What lies in the tool cache is believed only after its digest
+# was computed again.
+here=${BASH_SOURCE[0]%/*}
+[ "$here" != "${BASH_SOURCE[0]}" ] || here=.
+# shellcheck source=scripts/runner.sh
+. "$here/runner.sh"
+
+repository=brainst0rm/sandbox-redteam
+signer=$repository/.github/workflows/release.yml
+programs=(bsm-redteam bsm-agent)
+attempts=3
+token=${GH_TOKEN:-}
+unset GH_TOKEN
+
+base='' staging=''
+cleanup() { [ -z "$staging" ] || rm -rf -- "$staging"; }
+trap cleanup EXIT
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# sha256 prints the digest of its input.
+sha256() {
+	local out
+	if command -v sha256sum >/dev/null; then out=$(sha256sum); else out=$(shasum -a 256); fi
+	printf '%s\n' "${out%% *}"
+}
+
+# open_cache makes the cache and, on the same file system, a directory that this
+# run alone uses.
+open_cache() {
+	need mkdir mktemp rm mv cp chmod
+	command -v sha256sum >/dev/null || command -v shasum >/dev/null || die "neither sha256sum nor shasum is in PATH; fix: install coreutils on this runner"
+	local name=RUNNER_TOOL_CACHE
+	[ -n "${RUNNER_TOOL_CACHE:-}" ] || name=RUNNER_TEMP
+	base=${!name:-}
+	[ -n "$base" ] || die "neither RUNNER_TOOL_CACHE nor RUNNER_TEMP is set; fix: run this in a job, or set one to a directory"
+	case $base in
+	/*) plain "$base" || die "$name holds control characters; fix: set it to a plain path" ;;
+	*) die "$name is no absolute path: $base; fix: set it to one" ;;
+	esac
+	base=$base/bsm-redteam
+	if ! { mkdir -p -- "$base/archives" "$base/bin" && staging=$(mktemp -d "$base/.tmp.XXXXXXXX"); } 2>/dev/null; then
+		die "cannot write to $base; fix: let the user of this job write there, or set $name to a directory where it can"
+	fi
+}
+
+# read_lock PLATFORM sets version, digest, size and asset.
+read_lock() {
+	local lock=$here/release.lock line number=0 found=0 any=0
+	version='' digest='' size='' asset=bsm-redteam_$1.tar.gz
+	[ -r "$lock" ] || die "$lock cannot be read; fix: use an unchanged checkout of the action"
+	while IFS= read -r line || [ -n "$line" ]; do
+		number=$((number + 1))
+		case $line in '' | '#'*) continue ;; esac
+		# shellcheck disable=SC2086 # the fields of the line
+		set -- $line
+		if [ $# -eq 2 ] && [ "$1" = version ] && [ -z "$version" ] && [[ $2 =~ ^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$ ]]; then
+			version=$2
+			continue
+		fi
+		if [ $# -ne 3 ] || ! [[ $1 =~ ^[0-9a-f]{64}$ && $2 =~ ^[1-9][0-9]{0,9}$ ]]; then
+			die "release.lock, line $number is malformed: $line; fix: use an unchanged checkout of the action"
+		fi
+		any=1
+		[ "$3" = "$asset" ] || continue
+		digest=$1 size=$2 found=$((found + 1))
+	done <"$lock"
+	[ "$any" -eq 1 ] || [ -n "$version" ] || die "no release yet, use install: source"
+	[ -n "$version" ] || die "release.lock names no version; fix: use an unchanged checkout of the action"
+	[ "$found" -eq 1 ] || die "release.lock has $found rows for $asset, not one; fix: use install: source"
+}
+
+# platform prints OS_ARCH of this runner, as release.lock has it.
+platform() {
+	local os='' arch=''
+	case ${RUNNER_OS:-} in
+	Linux) os=linux ;;
+	macOS) os=darwin ;;
+	esac
+	case ${RUNNER_ARCH:-} in
+	X64) arch=amd64 ;;
+	ARM64) arch=arm64 ;;
+	esac
+	if [ -z "$os" ] || [ -z "$arch" ]; then
+		die "there is no build for RUNNER_OS=${RUNNER_OS:-} RUNNER_ARCH=${RUNNER_ARCH:-}; supported: Linux X64, Linux ARM64, macOS ARM64, macOS X64; fix: use such a runner"
+	fi
+	printf '%s_%s\n' "$os" "$arch"
+}
+
+# download URL FILE. A failure that may pass is tried again.
+download() {
+	need curl sleep
+	local url=$1 file=$2 try=1 status code options
+	# -q: a .curlrc must not weaken this.
+	options=(-q --fail --silent --show-error --connect-timeout 20 --max-time 300 --max-filesize "$size" --output "$file" --write-out '%{http_code}')
+	case $url in
+	https:*) options+=(--location --max-redirs 5 --proto '=https' --proto-redir '=https') ;;
+	*) options+=(--proto '=http' --noproxy '*') ;;
+	esac
+	while :; do
+		status=0
+		code=$(curl "${options[@]}" --url "$url" 2>"$staging/curl") || status=$?
+		[ "$status" -ne 0 ] || return 0
+		case $status/$code in
+		22/408 | 22/429) ;;
+		22/4*) die "$url answered $code; fix: look whether that release is published, or use install: source" ;;
+		63/*) die "$url is larger than the $size bytes of release.lock; fix: do not use this file; report it" ;;
+		esac
+		[ "$try" -lt "$attempts" ] || break
+		say "attempt $try of $attempts to get $url: $(first_line "$staging/curl")"
+		sleep "$try"
+		try=$((try + 1))
+	done
+	die "cannot get $url: $(first_line "$staging/curl"); fix: let this runner reach it, or use install: source"
+}
+
+first_line() {
+	local line=''
+	IFS= read -r line <"$1" || true
+	printf '%s' "$line"
+}
+
+# genuine FILE reports whether it is the file of release.lock; why says why not.
+genuine() {
+	local bytes got
+	bytes=$(($(wc -c <"$1")))
+	if [ "$bytes" -ne "$size" ]; then
+		why="it has $bytes bytes, not $size"
+		return 1
+	fi
+	got=$(sha256 <"$1")
+	if [ "$got" != "$digest" ]; then
+		why="its SHA-256 is $got, not $digest"
+		return 1
+	fi
+}
+
+# attest FILE checks who built it, beside what it is.
+attest() {
+	local why=''
+	[ "$attestation" != off ] || return 0
+	if ! command -v gh >/dev/null; then
+		why="gh is not in PATH"
+	elif [ -z "$token" ]; then
+		why="there is no github-token"
+	elif [ "${GITHUB_SERVER_URL:-https://github.com}" != https://github.com ]; then
+		why="the token is not one of github.com"
+	elif ! gh attestation verify --help >/dev/null 2>&1; then
+		why="this gh has no attestation command"
+	fi
+	if [ -n "$why" ]; then
+		[ "$attestation" != required ] || die "the attestation of $asset cannot be checked: $why; fix: install gh 2.49 or newer and pass github-token, or set attestation: auto"
+		say "attestation not checked: $why; the SHA-256 of release.lock was"
+		return 0
+	fi
+	GH_TOKEN=$token GH_HOST=github.com gh attestation verify "$1" --repo "$repository" --signer-workflow "$signer" --deny-self-hosted-runners >/dev/null 2>"$staging/gh" ||
+		die "gh attestation verify refused $asset: $(first_line "$staging/gh"); fix: look at the release; attestation: off relies on release.lock alone"
+	say "attestation of $asset verified"
+}
+
+install_release() {
+	need tar gzip wc
+	local target url kept archive program why
+	target=$(platform)
+	read_lock "$target"
+	url=https://github.com/$repository/releases/download
+	if [ -n "${BSM_RELEASE_URL:-}" ]; then
+		[[ $BSM_RELEASE_URL =~ ^http://127\.0\.0\.1:[0-9]{1,5}(/[A-Za-z0-9._/-]*)?$ ]] || die "BSM_RELEASE_URL is $BSM_RELEASE_URL, but only http://127.0.0.1:PORT[/PATH] is accepted; fix: unset it"
+		url=${BSM_RELEASE_URL%/}
+	fi
+	open_cache
+	kept=$base/archives/$digest.tar.gz
+	archive=$staging/archive.tar.gz
+	# A copy: what another job can still change is not what was hashed.
+	if [ -f "$kept" ] && cp -- "$kept" "$archive" 2>/dev/null && genuine "$archive"; then
+		say "$asset $version is in the tool cache, its SHA-256 is right"
+	else
+		[ ! -e "$kept" ] || say "the cached $asset is not believed: ${why:-it cannot be read}"
+		download "$url/$version/$asset" "$archive"
+		genuine "$archive" || die "$asset $version is not the file of release.lock: $why; fix: run the job again; if that stays, do not use this file and report it"
+	fi
+	attest "$archive"
+	mkdir "$staging/new"
+	for program in "${programs[@]}"; do
+		# To stdout: no member can choose where it is written, or be a link.
+		if ! tar -xzOf "$archive" "$program" >"$staging/new/$program" 2>"$staging/tar" || [ ! -s "$staging/new/$program" ]; then
+			die "$asset $version has no usable $program: $(first_line "$staging/tar"); fix: use install: source, and report it"
+		fi
+	done
+	place "$version"
+	mv -f -- "$archive" "$kept" || die "cannot write $kept; fix: let the user of this job write there"
+}
+
+# build PROGRAM OS VCS builds it as internal/agentbin does the agent: nothing but
+# the sources and the Go version shows in the result, and the commit with VCS.
+build() {
+	(
+		cd "$root"
+		export CGO_ENABLED=0 GOOS=$2 GOARCH=$arch GOFLAGS=-mod=readonly GOWORK=off GOAMD64=v1 GOARM64=v8.0 GOEXPERIMENT='' GOFIPS140=off GODEBUG=''
+		exec go build -trimpath "-buildvcs=$3" -ldflags '-s -w -buildid=' -o "$staging/new/$1" "./cmd/$1"
+	) || die "go could not build $1, its messages are above; fix: set up the Go version of go.mod, for example with actions/setup-go"
+}
+
+install_source() {
+	[ "$attestation" != required ] || die "attestation: required needs install: release; a build from source has none"
+	local root arch vcs=false
+	root=$(cd -- "$here/.." && pwd -P)
+	command -v go >/dev/null || die "go is not in PATH; fix: set up the Go version of go.mod, for example with actions/setup-go, or use install: release"
+	open_cache
+	# Only the commit of this very checkout: one that surrounds it is another project's.
+	if command -v git >/dev/null && [ "$(git -C "$root" rev-parse --show-toplevel 2>/dev/null)" = "$root" ] && git -C "$root" rev-parse HEAD >/dev/null 2>&1; then
+		vcs=true
+	fi
+	arch=$(cd "$root" && GOFLAGS='' GOWORK=off go env GOHOSTARCH) || die "go env failed, its message is above; fix: set up the Go version of go.mod, for example with actions/setup-go"
+	mkdir "$staging/new"
+	build bsm-redteam "$(cd "$root" && GOFLAGS='' GOWORK=off go env GOHOSTOS)" "$vcs"
+	build bsm-agent linux false
+	place ''
+}
+
+# identity DIR prints the digest of the programs in DIR, nothing if they are not
+# two plain executables.
+identity() {
+	local program list=''
+	[ ! -L "$1" ] || return 0
+	for program in "${programs[@]}"; do
+		[ -f "$1/$program" ] && [ -x "$1/$program" ] && [ ! -L "$1/$program" ] || return 0
+		list=$list$(sha256 <"$1/$program")' '
+	done
+	printf '%s\n' "$list" | sha256
+}
+
+# answer FILE sets version to what that bsm-redteam says of itself.
+answer() {
+	local said=''
+	said=$("$1" version </dev/null 2>/dev/null) || true
+	[[ $said =~ ^bsm-redteam\ ([A-Za-z0-9][A-Za-z0-9.+_-]{0,127})\ \( ]] || return 1
+	version=${BASH_REMATCH[1]}
+}
+
+# place WANT installs $staging/new in the cache under the digest of its content,
+# in one rename, and sets bin and version. WANT is the version it must have, or ''.
+place() {
+	local id dest program
+	for program in "${programs[@]}"; do chmod 755 "$staging/new/$program"; done
+	answer "$staging/new/bsm-redteam" || die "the installed bsm-redteam does not run here: no answer to version; fix: allow execution below $base (is it mounted noexec?), or use install: none"
+	[ -z "$1" ] || [ "$version" = "$1" ] || die "the bsm-redteam of release $1 says that it is $version; fix: use install: source, and report it"
+	id=$(identity "$staging/new")
+	[ -n "$id" ] || die "cannot hash what was built or unpacked in $staging; fix: look at the disk of this runner"
+	dest=$base/bin/$id
+	bin=$dest/bsm-redteam
+	if [ -e "$dest" ] || [ -L "$dest" ]; then
+		[ "$(identity "$dest")" != "$id" ] || return 0
+		say "$dest was changed after it was installed; it is replaced"
+		mv -- "$dest" "$staging/old" 2>/dev/null || true # another job may be doing the same
+	fi
+	mv -- "$staging/new" "$staging/$id"
+	# Into the directory, because mv would nest it in a dest that another job just made.
+	mv -- "$staging/$id" "$base/bin/" 2>/dev/null || [ "$(identity "$dest")" = "$id" ] ||
+		die "cannot write $dest; fix: let the user of this job write there"
+}
+
+use_bin() {
+	[ "$attestation" != required ] || die "attestation: required needs install: release; nothing is known of the executable in bin"
+	bin=${BSM_BIN:-}
+	[ -n "$bin" ] || die "install: none needs bin; fix: set bin to the path of bsm-redteam"
+	case $bin in
+	/*) ;;
+	*) bin=${GITHUB_WORKSPACE:-$PWD}/$bin ;;
+	esac
+	plain "$bin" || die "bin holds control characters: $bin; fix: set it to a plain path"
+	[ -f "$bin" ] || die "bin is no file: $bin; fix: set it to the path of bsm-redteam, absolute or relative to the workspace"
+	[ -x "$bin" ] || die "bin is not executable: $bin; fix: chmod +x it"
+	answer "$bin" || die "bin is no bsm-redteam of this platform, it does not answer version: $bin; fix: build it for this runner"
+}
+
+attestation=${BSM_ATTESTATION:-auto}
+case $attestation in
+off | auto | required) ;;
+*) die "attestation is '$attestation'; fix: use off, auto or required" ;;
+esac
+version='' bin=''
+mode=${BSM_INSTALL:-release}
+case $mode in
+release | source)
+	[ -z "${BSM_BIN:-}" ] || die "bin is only for install: none, but install is $mode; fix: leave one of them out"
+	"install_$mode"
+	;;
+none) use_bin ;;
+*) die "install is '$mode'; fix: use release, source or none" ;;
+esac
+say "bsm-redteam $version: $bin"
+printf 'bin=%s\nversion=%s\n' "$bin" "$version" >>"${GITHUB_OUTPUT:-/dev/stdout}" || die "cannot write GITHUB_OUTPUT; fix: run this as a step of a job"
