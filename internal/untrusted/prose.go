@@ -6,11 +6,29 @@ import (
 	"github.com/brainst0rm/sandbox-redteam/backends"
 )
 
-// Prose renders a sentence of unknown origin as one line of printable ASCII of
-// at most limit bytes of it. Unlike Line it adds no quotes and keeps those in
-// the sentence, so it is no literal to be read back.
+// Prose renders a sentence that is mostly our own as one line of printable ASCII,
+// of at most limit bytes of it. What is such a line already stays as it is;
+// anything else is escaped as by Line, without the quotes.
 func Prose(s string, limit int) string {
-	line := Line(backends.NewText([]byte(s)), limit)
-	end := strings.LastIndexByte(line, '"')
-	return strings.ReplaceAll(line[1:end], `\"`, `"`) + line[end+1:]
+	if limit <= 0 {
+		limit = DefaultMax
+	}
+	if len(s) <= limit && harmless(s) {
+		return s
+	}
+	text, more := escape(backends.NewText([]byte(s)), limit)
+	return text + more
+}
+
+// harmless reports whether s is one line in which nothing is a command.
+func harmless(s string) bool {
+	if strings.Contains(s, "##") || strings.HasPrefix(strings.TrimLeft(s, " "), "::") {
+		return false
+	}
+	for i := range len(s) {
+		if s[i] < 0x20 || s[i] >= 0x7f {
+			return false
+		}
+	}
+	return true
 }
