@@ -280,4 +280,3 @@ func says(p probes.Result, backend string) string {
 	// A text in brackets before one in parentheses would be a link.
 	return cut(strings.ReplaceAll(strings.Join(parts, ". ")+".", "](", "] ("), maxMessage)
 }
-
