@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Put bsm-redteam, with bsm-agent beside it, where the Action's other steps find
-# it, and write its path and version to $GITHUB_OUTPUT as bin and version.
+# Put bsm-redteam where the Action's other steps find it, and write its path and
+# version to $GITHUB_OUTPUT as bin and version.
 #
 #   BSM_INSTALL      release (default): the build that scripts/release.lock names
-#                    source: built from the checkout that this script lies in
+#                    source: built from the checkout that this script lies in,
+#                    with bsm-agent beside it; a release carries the agent inside
 #                    none: the executable that BSM_BIN names
 #   BSM_BIN          absolute, or relative to $GITHUB_WORKSPACE
 #   BSM_ATTESTATION  off, auto (default: where gh and a token are there), required
@@ -22,7 +23,6 @@ here=${BASH_SOURCE[0]%/*}
 
 repository=brainst0rm/sandbox-redteam
 signer=$repository/.github/workflows/release.yml
-programs=(bsm-redteam bsm-agent)
 attempts=3
 token=${GH_TOKEN:-}
 unset GH_TOKEN
@@ -44,7 +44,7 @@ sha256() {
 # open_cache makes the cache and, on the same file system, a directory that this
 # run alone uses.
 open_cache() {
-	need mkdir mktemp rm mv cp chmod
+	need mkdir mktemp rm mv cp chmod touch find
 	command -v sha256sum >/dev/null || command -v shasum >/dev/null || die "neither sha256sum nor shasum is in PATH; fix: install coreutils on this runner"
 	local name=RUNNER_TOOL_CACHE
 	[ -n "${RUNNER_TOOL_CACHE:-}" ] || name=RUNNER_TEMP
@@ -55,15 +55,18 @@ open_cache() {
 	*) die "$name is no absolute path: $base; fix: set it to one" ;;
 	esac
 	base=$base/bsm-redteam
-	if ! { mkdir -p -- "$base/archives" "$base/bin" && staging=$(mktemp -d "$base/.tmp.XXXXXXXX"); } 2>/dev/null; then
+	if ! { mkdir -p -- "$base/downloads" "$base/bin" && staging=$(mktemp -d "$base/.tmp.XXXXXXXX"); } 2>/dev/null; then
 		die "cannot write to $base; fix: let the user of this job write there, or set $name to a directory where it can"
 	fi
+	# What a killed job left, and what nothing has used for a month.
+	find "$base" -maxdepth 1 -name '.tmp.*' -mtime +1 -exec rm -rf -- {} + 2>/dev/null || true
+	find "$base/downloads" "$base/bin" -mindepth 1 -maxdepth 1 -mtime +30 -exec rm -rf -- {} + 2>/dev/null || true
 }
 
 # read_lock PLATFORM sets version, digest, size and asset.
 read_lock() {
-	local lock=$here/release.lock line number=0 found=0 any=0
-	version='' digest='' size='' asset=bsm-redteam_$1.tar.gz
+	local platform=$1 lock=$here/release.lock line number=0 found=0 any=0
+	version='' digest='' size='' asset=''
 	[ -r "$lock" ] || die "$lock cannot be read; fix: use an unchanged checkout of the action"
 	while IFS= read -r line || [ -n "$line" ]; do
 		number=$((number + 1))
@@ -78,12 +81,13 @@ read_lock() {
 			die "release.lock, line $number is malformed: $line; fix: use an unchanged checkout of the action"
 		fi
 		any=1
-		[ "$3" = "$asset" ] || continue
-		digest=$1 size=$2 found=$((found + 1))
+		case $3 in
+		"bsm-redteam_$platform" | "bsm-redteam_$platform.tar.gz") digest=$1 size=$2 asset=$3 found=$((found + 1)) ;;
+		esac
 	done <"$lock"
 	[ "$any" -eq 1 ] || [ -n "$version" ] || die "no release yet, use install: source"
 	[ -n "$version" ] || die "release.lock names no version; fix: use an unchanged checkout of the action"
-	[ "$found" -eq 1 ] || die "release.lock has $found rows for $asset, not one; fix: use install: source"
+	[ "$found" -eq 1 ] || die "release.lock has $found rows for $platform, not one; fix: use install: source"
 }
 
 # platform prints OS_ARCH of this runner, as release.lock has it.
@@ -175,8 +179,8 @@ attest() {
 }
 
 install_release() {
-	need tar gzip wc
-	local target url kept archive program why
+	need wc
+	local target url kept archive why=''
 	target=$(platform)
 	read_lock "$target"
 	url=https://github.com/$repository/releases/download
@@ -185,8 +189,8 @@ install_release() {
 		url=${BSM_RELEASE_URL%/}
 	fi
 	open_cache
-	kept=$base/archives/$digest.tar.gz
-	archive=$staging/archive.tar.gz
+	kept=$base/downloads/$digest
+	archive=$staging/$asset
 	# A copy: what another job can still change is not what was hashed.
 	if [ -f "$kept" ] && cp -- "$kept" "$archive" 2>/dev/null && genuine "$archive"; then
 		say "$asset $version is in the tool cache, its SHA-256 is right"
@@ -197,12 +201,16 @@ install_release() {
 	fi
 	attest "$archive"
 	mkdir "$staging/new"
-	for program in "${programs[@]}"; do
-		# To stdout: no member can choose where it is written, or be a link.
-		if ! tar -xzOf "$archive" "$program" >"$staging/new/$program" 2>"$staging/tar" || [ ! -s "$staging/new/$program" ]; then
-			die "$asset $version has no usable $program: $(first_line "$staging/tar"); fix: use install: source, and report it"
+	case $asset in
+	*.tar.gz)
+		need tar gzip
+		# To stdout: a member cannot choose where it is written, or be a link.
+		if ! tar -xzOf "$archive" bsm-redteam >"$staging/new/bsm-redteam" 2>"$staging/tar" || [ ! -s "$staging/new/bsm-redteam" ]; then
+			die "$asset $version holds no usable bsm-redteam: $(first_line "$staging/tar"); fix: use install: source, and report it"
 		fi
-	done
+		;;
+	*) cp -- "$archive" "$staging/new/bsm-redteam" ;;
+	esac
 	place "$version"
 	mv -f -- "$archive" "$kept" || die "cannot write $kept; fix: let the user of this job write there"
 }
@@ -234,14 +242,16 @@ install_source() {
 	place ''
 }
 
-# identity DIR prints the digest of the programs in DIR, nothing if they are not
-# two plain executables.
+# identity DIR prints the digest of the programs in DIR, nothing if one of them is
+# no plain executable. An agent beside a release, which carries its own, counts:
+# it would be used.
 identity() {
 	local program list=''
-	[ ! -L "$1" ] || return 0
-	for program in "${programs[@]}"; do
+	[ ! -L "$1" ] && [ -e "$1/bsm-redteam" ] || return 0
+	for program in bsm-redteam bsm-agent; do
+		[ -e "$1/$program" ] || [ -L "$1/$program" ] || continue
 		[ -f "$1/$program" ] && [ -x "$1/$program" ] && [ ! -L "$1/$program" ] || return 0
-		list=$list$(sha256 <"$1/$program")' '
+		list="$list$program $(sha256 <"$1/$program") "
 	done
 	printf '%s\n' "$list" | sha256
 }
@@ -257,8 +267,8 @@ answer() {
 # place WANT installs $staging/new in the cache under the digest of its content,
 # in one rename, and sets bin and version. WANT is the version it must have, or ''.
 place() {
-	local id dest program
-	for program in "${programs[@]}"; do chmod 755 "$staging/new/$program"; done
+	local id dest
+	chmod -R 755 "$staging/new"
 	answer "$staging/new/bsm-redteam" || die "the installed bsm-redteam does not run here: no answer to version; fix: allow execution below $base (is it mounted noexec?), or use install: none"
 	[ -z "$1" ] || [ "$version" = "$1" ] || die "the bsm-redteam of release $1 says that it is $version; fix: use install: source, and report it"
 	id=$(identity "$staging/new")
@@ -266,7 +276,10 @@ place() {
 	dest=$base/bin/$id
 	bin=$dest/bsm-redteam
 	if [ -e "$dest" ] || [ -L "$dest" ]; then
-		[ "$(identity "$dest")" != "$id" ] || return 0
+		if [ "$(identity "$dest")" = "$id" ]; then
+			touch -- "$dest"
+			return 0
+		fi
 		say "$dest was changed after it was installed; it is replaced"
 		mv -- "$dest" "$staging/old" 2>/dev/null || true # another job may be doing the same
 	fi
