@@ -10,6 +10,7 @@ import (
 	"bytes"
 	"encoding/xml"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,8 +48,8 @@ func Encode(r probes.Report) ([]byte, error) {
 	var doc junit.Testsuites
 	doc.Name = name
 	total := int64(0)
-	for _, backend := range backendsOf(&r, skipped) {
-		s := junit.Testsuite{ID: len(doc.Suites), Name: text(backend), Package: name, Timestamp: text(r.GeneratedAt)}
+	for _, backend := range report.Backends(r) {
+		s := junit.Testsuite{ID: len(doc.Suites), Name: text(backend), Package: name}
 		properties(&s, r, backend)
 		ms := int64(0)
 		for _, p := range r.Probes {
@@ -58,7 +59,7 @@ func Encode(r probes.Report) ([]byte, error) {
 			}
 		}
 		for _, p := range skipped {
-			if skippedOn(&r, p) == backend {
+			if report.SkippedOn(r, p) == backend {
 				s.AddTestcase(junit.Testcase{Name: text(p.Name), Classname: class(s.Name), Status: string(probes.Skipped), Time: seconds(0),
 					Skipped: &junit.Result{Message: text(p.Reason), Type: kind(p)}})
 			}
@@ -87,31 +88,6 @@ func skips(r probes.Report) ([]probes.SkippedProbe, error) {
 		list = append(list, probes.SkippedProbe{Name: fmt.Sprintf("unnamed-%d", i+1), Reason: "the report counts this probe as skipped and does not name it"})
 	}
 	return list, nil
-}
-
-func skippedOn(r *probes.Report, p probes.SkippedProbe) string {
-	return r.BackendOf(probes.Result{Backend: p.Backend})
-}
-
-// backendsOf lists the backends in the order in which the report names them; an
-// empty report is of one.
-func backendsOf(r *probes.Report, skipped []probes.SkippedProbe) []string {
-	var list []string
-	add := func(b string) {
-		if !slices.Contains(list, b) {
-			list = append(list, b)
-		}
-	}
-	for _, p := range r.Probes {
-		add(r.BackendOf(p))
-	}
-	for _, p := range skipped {
-		add(skippedOn(r, p))
-	}
-	if len(list) == 0 {
-		add(r.Backend)
-	}
-	return list
 }
 
 func class(suite string) string { return name + "." + suite }
@@ -161,6 +137,9 @@ func body(p probes.Result, latency map[string]probes.Distribution) string {
 	if p.ErrorMessage != p.Reason {
 		line("error", p.ErrorMessage)
 	}
+	if p.Evidence["representative"] == false {
+		line("representative", "no, the machine was emulated")
+	}
 	line("attacker_class", string(p.AttackerClass))
 	line("validated_against", p.ValidatedAgainst)
 	if p.Witness != nil {
@@ -172,7 +151,7 @@ func body(p probes.Result, latency map[string]probes.Distribution) string {
 		line("control succeeded", strconv.FormatBool(p.Control.OK))
 		line("control saw", p.Control.Summary)
 	}
-	if d, ok := latency[p.Name]; ok {
+	if d, ok := latency[probes.Qualified(p.Backend, p.Name)]; ok {
 		line("latency", fmt.Sprintf("n=%d p50=%gms p90=%gms p95=%gms p99=%gms mean=%gms min=%gms max=%gms", d.Samples, d.P50, d.P90, d.P95, d.P99, d.Mean, d.Min, d.Max))
 	}
 	for _, c := range p.Cases {
@@ -209,64 +188,79 @@ func caseLine(c probes.Case) string {
 
 func seconds(ms int64) string { return strconv.FormatFloat(float64(ms)/1000, 'f', 3, 64) }
 
-// properties says where the verdicts of a suite were reached. The environment of
-// a report is that of its own backend.
+// properties says where the verdicts of a suite were reached. Where several runs
+// were merged into one suite, those of each begin with its number.
 func properties(s *junit.Testsuite, r probes.Report, backend string) {
-	add := func(key, value string) {
-		if value != "" {
-			s.AddProperty(text(key), text(value))
-		}
-	}
-	add("schema_version", r.SchemaVersion)
+	add := adder{s, ""}
+	add.text("schema_version", r.SchemaVersion)
 	count := map[string]int{}
 	for _, p := range r.Probes {
 		if r.BackendOf(p) == backend {
 			count[p.ValidatedAgainst]++
 		}
 	}
-	for _, v := range sortedKeys(count) {
-		add("validated_against."+v, strconv.Itoa(count[v]))
+	for _, v := range slices.Sorted(maps.Keys(count)) {
+		add.text("validated_against."+v, strconv.Itoa(count[v]))
 	}
-	if backend != r.Backend {
-		return
-	}
-	add("final_sandbox_state", string(r.FinalSandboxState))
-	add("baseline", r.Baseline)
-	e := r.Environment
-	if e == nil {
-		return
-	}
-	add("harness", e.Harness)
-	add("policy", e.Policy)
-	add("leaks", strings.Join(e.Leaks, ","))
-	add("co_located", strconv.FormatBool(e.Colocated))
-	add("co_located_by", e.ColocatedBy)
-	add("host.os", e.Host.OS)
-	add("host.arch", e.Host.Arch)
-	add("host.kernel", e.Host.Kernel)
-	add("host.cpu", e.Host.CPU)
-	add("host.virtualised", e.Host.Virtualised)
-	add("host.rootless", strconv.FormatBool(e.Host.Rootless))
-	add("host.lsm", e.Host.LSMMode)
-	add("host.cgroup", e.Host.Cgroup)
-	if v := e.Sandbox; v != nil {
-		add("accelerator", v.Accelerator)
-		add("vmm_version", v.VMMVersion)
-		if v.VMMPID != 0 {
-			add("vmm_pid", strconv.Itoa(v.VMMPID))
+	runs := report.RunsOn(r, backend)
+	for i, run := range runs {
+		if s.Timestamp == "" {
+			s.Timestamp = text(run.GeneratedAt)
 		}
-		for _, k := range sortedKeys(v.Digests) {
-			add("digest."+k, v.Digests[k])
+		if len(runs) > 1 {
+			add.prefix = fmt.Sprintf("run.%d.", i+1)
 		}
-		add("hardening", strings.Join(v.Hardening, ","))
+		add.run(run)
 	}
 }
 
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
+// adder adds properties, without the empty ones.
+type adder struct {
+	suite  *junit.Testsuite
+	prefix string
+}
+
+func (a adder) text(key, value string) {
+	if value != "" {
+		a.suite.AddProperty(text(a.prefix+key), text(value))
 	}
-	slices.Sort(keys)
-	return keys
+}
+
+func (a adder) run(m probes.MergedRun) {
+	a.text("generated_at", m.GeneratedAt)
+	a.text("report_sha256", m.SHA256)
+	a.text("final_sandbox_state", string(m.FinalSandboxState))
+	a.text("baseline", m.Baseline)
+	e := m.Environment
+	if e == nil {
+		return
+	}
+	a.text("harness", e.Harness)
+	a.text("policy", e.Policy)
+	a.text("policy_sha256", e.PolicySHA256)
+	a.text("leaks", strings.Join(e.Leaks, ","))
+	if e.Shard != nil {
+		a.text("shard", e.Shard.String())
+	}
+	a.text("co_located", strconv.FormatBool(e.Colocated))
+	a.text("co_located_by", e.ColocatedBy)
+	a.text("host.os", e.Host.OS)
+	a.text("host.arch", e.Host.Arch)
+	a.text("host.kernel", e.Host.Kernel)
+	a.text("host.cpu", e.Host.CPU)
+	a.text("host.virtualised", e.Host.Virtualised)
+	a.text("host.rootless", strconv.FormatBool(e.Host.Rootless))
+	a.text("host.lsm", e.Host.LSMMode)
+	a.text("host.cgroup", e.Host.Cgroup)
+	if v := e.Sandbox; v != nil {
+		a.text("accelerator", v.Accelerator)
+		a.text("vmm_version", v.VMMVersion)
+		if v.VMMPID != 0 {
+			a.text("vmm_pid", strconv.Itoa(v.VMMPID))
+		}
+		for _, k := range slices.Sorted(maps.Keys(v.Digests)) {
+			a.text("digest."+k, v.Digests[k])
+		}
+		a.text("hardening", strings.Join(v.Hardening, ","))
+	}
 }

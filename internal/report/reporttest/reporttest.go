@@ -4,6 +4,7 @@
 package reporttest
 
 import (
+	"strconv"
 	"strings"
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
@@ -89,21 +90,47 @@ func Failing() probes.Report {
 		SkippedProbes: []probes.SkippedProbe{{Name: "P-A8-vsock-poison", Reason: "the backend has no channel", NeverHosts: true}, {Name: "P-A7-stdout-injection", Reason: "no renderer"}}})
 }
 
-// Merged is a report of two backends, with the same probes on both.
+// Merged is a report of two runs on bwrap, shards of one selection, and one on
+// qemu, with some of the same probes.
 func Merged() probes.Report {
-	a, b := Failing(), Clean()
-	for i := range a.Probes {
-		a.Probes[i].Backend = "bwrap"
+	failing, clean := Failing(), Clean()
+	out := probes.Report{Backend: "bwrap+qemu", Latency: map[string]probes.Distribution{}}
+	part := func(r probes.Report, backend string, index, of int) {
+		e := *r.Environment
+		e.Shard = nil
+		if of > 1 {
+			e.Shard = &probes.Shard{Index: index, Of: of}
+		}
+		m := probes.MergedRun{SHA256: strings.Repeat("0"+strconv.Itoa(len(out.MergedFrom)), 32), Backend: backend, GeneratedAt: r.GeneratedAt, FinalSandboxState: r.FinalSandboxState, Environment: &e, Baseline: r.Baseline}
+		for i, p := range r.Probes {
+			if i%of == index-1 {
+				p.Backend = backend
+				out.Probes = append(out.Probes, p)
+				m.Probes = append(m.Probes, p.Name)
+			}
+		}
+		for i, p := range r.SkippedProbes {
+			if i%of == index-1 {
+				p.Backend = backend
+				out.SkippedProbes = append(out.SkippedProbes, p)
+				m.Probes = append(m.Probes, p.Name)
+			}
+		}
+		for name, d := range r.Latency {
+			out.Latency[probes.Qualified(backend, name)] = d
+		}
+		out.MergedFrom = append(out.MergedFrom, m)
 	}
-	for i := range a.SkippedProbes {
-		a.SkippedProbes[i].Backend = "bwrap"
+	part(failing, "bwrap", 1, 2)
+	part(failing, "bwrap", 2, 2)
+	part(clean, "qemu", 1, 1)
+	for i := range out.Probes {
+		p := &out.Probes[i]
+		if p.ValidatedAgainst != probes.MockOnly {
+			p.ValidatedAgainst = probes.ValidatedBy(p.Backend)
+		}
 	}
-	for i := range b.Probes {
-		b.Probes[i].Backend = "qemu"
-	}
-	b.Backend = "merged"
-	b.Probes, b.SkippedProbes = append(a.Probes, b.Probes...), a.SkippedProbes
-	return whole(b)
+	return whole(out)
 }
 
 // Skipped is a report of a host that cannot run the backend.
@@ -144,7 +171,7 @@ func Hostile(s string) probes.Report {
 	r.Latency = map[string]probes.Distribution{r.Probes[0].Name: {Samples: 1}}
 	e := r.Environment
 	e.Host = probes.HostFacts{OS: s, Arch: s, Kernel: s, CPU: s, LSM: []string{s}, LSMMode: s, Cgroup: s, Yama: s, Userns: s, Virtualised: s}
-	e.ColocatedBy, e.Policy, e.Harness, e.Leaks = s, s, s, []string{s}
+	e.ColocatedBy, e.Policy, e.PolicySHA256, e.Harness, e.Leaks = s, s, s, s, []string{s}
 	e.Sandbox = &backends.Provenance{Accelerator: s, VMMVersion: s, Digests: map[string]string{s: s}, Baseline: s, Hardening: []string{s}}
 	r.Summary = probes.Summarise(r.Probes, r.SkippedProbes)
 	return r

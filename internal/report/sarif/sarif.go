@@ -85,8 +85,8 @@ func WorkflowFile(ref string) string {
 func Encode(r probes.Report, o Options) ([]byte, error) {
 	at := place(o)
 	doc := log{Schema: schema, Version: "2.1.0", Runs: []run{}}
-	for _, backend := range backendsOf(&r) {
-		one := runOf(&r, backend, at)
+	for _, backend := range report.Backends(r) {
+		one := runOf(r, backend, at)
 		if n := max(len(one.Results), len(one.Tool.Driver.Rules)); n > maxResults {
 			return nil, fmt.Errorf("sarif: %d results of backend %s; code scanning takes %d", n, untrusted.Prose(backend, 0), maxResults)
 		}
@@ -125,33 +125,6 @@ func gzipped(b []byte) (int, error) {
 	return z.Len(), nil
 }
 
-// backendsOf lists the backends in the order in which the report names them; an
-// empty report is of one.
-func backendsOf(r *probes.Report) []string {
-	var list []string
-	for _, p := range r.Probes {
-		list = append(list, r.BackendOf(p))
-	}
-	for _, p := range r.SkippedProbes {
-		list = append(list, skippedOn(r, p))
-	}
-	if len(list) == 0 {
-		return []string{r.Backend}
-	}
-	var out []string
-	seen := map[string]bool{}
-	for _, b := range list {
-		if !seen[b] {
-			out, seen[b] = append(out, b), true
-		}
-	}
-	return out
-}
-
-func skippedOn(r *probes.Report, p probes.SkippedProbe) string {
-	return r.BackendOf(probes.Result{Backend: p.Backend})
-}
-
 // place is the URI of every result.
 func place(o Options) string {
 	for _, p := range []string{o.PolicyPath, o.WorkflowPath, Fallback} {
@@ -172,22 +145,24 @@ func category(backend string) string {
 	return name + "/" + url.PathEscape(untrusted.Prose(backend, 100)) + "/"
 }
 
-func runOf(r *probes.Report, backend, at string) run {
+func runOf(r probes.Report, backend, at string) run {
 	out := run{
 		Tool:              tool{driver{Name: name, InformationURI: home, Rules: []rule{}}},
 		AutomationDetails: automationDetails{category(backend)},
 		Results:           []result{},
-	}
-	if r.Environment != nil {
-		out.Tool.Driver.Version = untrusted.Prose(r.Environment.Harness, 100)
 	}
 	rules := rulebook{index: map[string]int{}, known: map[string]probes.Probe{}}
 	for _, p := range catalog.All() {
 		rules.known[p.Name] = p
 	}
 	call := invocation{ToolExecutionNotifications: []notification{}}
-	if t, err := time.Parse(time.RFC3339, r.GeneratedAt); err == nil {
-		call.EndTimeUTC = t.UTC().Format(probes.TimeLayout)
+	for _, m := range report.RunsOn(r, backend) {
+		if t, err := time.Parse(time.RFC3339, m.GeneratedAt); err == nil {
+			call.EndTimeUTC = max(call.EndTimeUTC, t.UTC().Format(probes.TimeLayout))
+		}
+		if m.Environment != nil {
+			out.Tool.Driver.Version = untrusted.Prose(m.Environment.Harness, 100)
+		}
 	}
 	for _, p := range r.Probes {
 		if r.BackendOf(p) != backend {
@@ -200,7 +175,7 @@ func runOf(r *probes.Report, backend, at string) run {
 		}
 	}
 	for _, p := range r.SkippedProbes {
-		if skippedOn(r, p) != backend {
+		if report.SkippedOn(r, p) != backend {
 			continue
 		}
 		id, i := rules.of(probes.Result{Name: p.Name})
