@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/brainst0rm/sandbox-redteam/internal/hostcheck"
 )
 
 const (
@@ -47,10 +49,8 @@ func (s *Sandbox) chooseAccel(ctx context.Context) error {
 }
 
 func (s *Sandbox) kvm(ctx context.Context) (accelAnswer, error) {
-	if f, err := os.OpenFile(kvmDevice, os.O_RDWR, 0); err != nil {
+	if err := hostcheck.KVM(); err != nil {
 		return accelAnswer{Reason: err.Error()}, nil
-	} else if err := f.Close(); err != nil {
-		return accelAnswer{}, err
 	}
 	id := accelAnswer{BootID: hostBootID(), Kernel: s.r.digests["kernel"], QEMU: s.r.qemu, UID: os.Geteuid()}
 	path := accelCache()

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
+	"github.com/brainst0rm/sandbox-redteam/internal/hostcheck"
 )
 
 // Entry describes this backend for the catalogue.
@@ -108,18 +109,17 @@ func findMemory(o backends.Options) backends.Finding {
 func (s *Sandbox) findKVM(ctx context.Context, r *run) backends.Finding {
 	const means = "QEMU emulates the processor (TCG): the boundary is tested, latencies are not representative"
 	f := backends.Finding{Optional: true}
-	dev, err := os.OpenFile(kvmDevice, os.O_RDWR, 0)
+	err := hostcheck.KVM()
 	switch {
 	case errors.Is(err, os.ErrPermission):
 		f.What, f.Fix = kvmDevice+" is closed to this user; "+means, `sudo usermod -aG kvm "$USER", then log in again`
 		return f
 	case err != nil:
-		f.What, f.Fix = "no "+kvmDevice+"; "+means, "run on a host, or in a VM, with hardware virtualisation"
+		f.What, f.Fix = err.Error()+"; "+means, "run on a host, or in a VM, with hardware virtualisation"
 		return f
 	}
-	_ = dev.Close()
 	if r == nil {
-		f.OK, f.What = true, kvmDevice+" opens; the first boot finds out whether a guest runs on it"
+		f.OK, f.What = true, kvmDevice+" answers; the first boot finds out whether a guest runs on it"
 		return f
 	}
 	a, err := s.trial(ctx, r)
@@ -129,7 +129,7 @@ func (s *Sandbox) findKVM(ctx context.Context, r *run) backends.Finding {
 	case a.Usable:
 		f.OK, f.What = true, "KVM: "+a.Reason
 	default:
-		f.What, f.Fix = kvmDevice+" opens, but "+a.Reason+"; "+means, "run on a host whose KVM runs stock kernels"
+		f.What, f.Fix = kvmDevice+" answers, but "+a.Reason+"; "+means, "run on a host whose KVM runs stock kernels"
 	}
 	return f
 }
