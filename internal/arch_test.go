@@ -62,7 +62,7 @@ func oneProbe(path string) bool {
 }
 
 // top are the packages that only the command line and tests of the whole use.
-var top = []string{"internal/cli", "internal/calibrate", "internal/gate", "internal/report", "internal/actions", "internal/compare"}
+var top = []string{"internal/cli", "internal/calibrate", "internal/gate", "internal/report", "internal/actions", "internal/compare", "internal/merge"}
 
 // leaf reports whether path is an internal package that knows neither probes nor
 // concrete backends: not of the top, no generator of docs, no helper of tests.

@@ -112,7 +112,7 @@ type MergedRun struct {
 	Backend           string         `json:"backend"`
 	GeneratedAt       string         `json:"generated_at"`
 	FinalSandboxState backends.State `json:"final_sandbox_state"`
-	// Probes names what was run or skipped in it.
+	// Probes names the results and skips that were taken from it.
 	Probes      []string     `json:"probes"`
 	Environment *Environment `json:"environment,omitempty"`
 	Baseline    string       `json:"baseline,omitempty"`

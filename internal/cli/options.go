@@ -37,6 +37,7 @@ func (o *sandboxOptions) addFlags(f *pflag.FlagSet) {
 type runOptions struct {
 	sandboxOptions
 	probes          string
+	shard           string
 	output          string
 	iterations      int
 	leaks           []string
@@ -55,6 +56,7 @@ func (o *runOptions) addFlags(f *pflag.FlagSet) {
 	f.SortFlags = false
 	o.sandboxOptions.addFlags(f)
 	f.StringVar(&o.probes, "probes", "all", "comma `LIST` of batteries (adversarial, lat, all), classes and probe names")
+	f.StringVar(&o.shard, "shard", "", "run only part `I/N` of the selected probes; bsm-redteam merge joins the parts")
 	f.StringVarP(&o.output, "output", "o", "", "`FILE` for the JSON report, - for stdout")
 	f.IntVar(&o.iterations, "iterations", 1000, "`N` samples of each latency probe")
 	f.StringArrayVar(&o.leaks, "leak", nil, "build the deliberate weakness `NAME` in (repeatable); the battery must catch it")
@@ -83,6 +85,24 @@ func (o *runOptions) check() error {
 		severities = append(severities, string(s))
 	}
 	return oneOf("--fail-severity", o.failSeverity, severities...)
+}
+
+// split takes the part of list that --shard asks for. nil is the whole.
+func (o *runOptions) split(list []probes.Probe) ([]probes.Probe, *probes.Shard, error) {
+	if o.shard == "" {
+		return list, nil, nil
+	}
+	s, err := probes.ParseShard(o.shard)
+	if err != nil {
+		return nil, nil, usagef("--shard %w", err)
+	}
+	if s.Of > len(list) {
+		return nil, nil, usagef("--shard %s: only %d probes are selected, so some shards would test nothing; fix: at most %d shards", s, len(list), len(list))
+	}
+	for _, p := range list {
+		s.Selected = append(s.Selected, p.Name)
+	}
+	return probes.Part(s, list), &s, nil
 }
 
 func oneOf(flag, value string, valid ...string) error {

@@ -62,6 +62,10 @@ func (a *App) prepare(o *runOptions) (*runner.Runner, error) {
 	if err != nil {
 		return nil, usagef("--probes: %w", err)
 	}
+	list, shard, err := o.split(list)
+	if err != nil {
+		return nil, err
+	}
 	budgets, err := parseBudgets(o.budgets, all)
 	if err != nil {
 		return nil, err
@@ -75,7 +79,7 @@ func (a *App) prepare(o *runOptions) (*runner.Runner, error) {
 		return nil, usagef("--leak: %w", err)
 	}
 	return &runner.Runner{
-		Backend: entry.Name, Probes: list, Exclusions: entry.NeverHosts,
+		Backend: entry.Name, Probes: list, Shard: shard, Exclusions: entry.NeverHosts,
 		AllowDisruptive: o.allowDisruptive, Policy: pol, Leaks: leaks,
 		FailSeverity: probes.Severity(o.failSeverity), Iterations: o.iterations,
 		LatencyBudget: o.latBudget, RawSamples: o.rawSamples, Budgets: budgets,

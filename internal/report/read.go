@@ -21,20 +21,26 @@ const MaxFile = 64 << 20
 
 // ReadFile reads and checks a report.
 func ReadFile(path string) (probes.Report, error) {
+	r, _, err := ReadFileBytes(path)
+	return r, err
+}
+
+// ReadFileBytes reads and checks a report, and returns the file's bytes too.
+func ReadFileBytes(path string) (probes.Report, []byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return probes.Report{}, fmt.Errorf("read report: %w", err)
+		return probes.Report{}, nil, fmt.Errorf("read report: %w", err)
 	}
 	defer func() { _ = f.Close() }()
 	b, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
 	if err != nil {
-		return probes.Report{}, fmt.Errorf("read report: %w", err)
+		return probes.Report{}, nil, fmt.Errorf("read report: %w", err)
 	}
 	r, err := Read(b)
 	if err != nil {
-		return probes.Report{}, fmt.Errorf("report %s: %w", path, err)
+		return probes.Report{}, nil, fmt.Errorf("report %s: %w", path, err)
 	}
-	return r, nil
+	return r, b, nil
 }
 
 // Read decodes a report and refuses one that is not whole: of another schema,
@@ -113,6 +119,15 @@ func checkMerged(r probes.Report) error {
 		}
 		for _, name := range m.Probes {
 			from[probes.Qualified(m.Backend, name)]++
+		}
+	}
+	for _, s := range r.SkippedProbes {
+		backend := s.Backend
+		if backend == "" {
+			backend = r.Backend
+		}
+		if n := from[probes.Qualified(backend, s.Name)]; len(r.MergedFrom) > 0 && n != 1 {
+			return fmt.Errorf("skipped probe %q of %q comes from %d of the merged runs", wire.Escape([]byte(s.Name)), wire.Escape([]byte(backend)), n)
 		}
 	}
 	held := map[string]bool{}

@@ -166,3 +166,25 @@ func TestEmulatedLatencyIsMarked(t *testing.T) {
 	p.Evidence = nil
 	require.NotContains(t, Says(p, latency), "emulated")
 }
+
+// A merged report says whose result each line is.
+func TestTableOfSeveralBackends(t *testing.T) {
+	r := sample()
+	for i := range r.Probes {
+		r.Probes[i].Backend = "qemu"
+	}
+	r.SkippedProbes[0].Backend = "bwrap"
+	r.Latency = map[string]probes.Distribution{"qemu/P-LAT-boot": {Samples: 3, P50: 0.5}, "P-LAT-boot": {Samples: 9}}
+	for _, width := range []int{80, 120} {
+		var b bytes.Buffer
+		require.NoError(t, Table(&b, r, width))
+		lines := strings.Split(strings.TrimRight(b.String(), "\n"), "\n")
+		require.Regexp(t, `^BACKEND  PROBE +VERDICT`, lines[0])
+		require.Regexp(t, `^qemu +P-LAT-boot +contained +n=3 p50=500us`, lines[4])
+		require.Regexp(t, `^bwrap +P-A8-vsock-poison +skipped`, lines[5])
+		for _, l := range lines {
+			require.Equal(t, width, utf8.RuneCountInString(l), l)
+		}
+	}
+	require.Equal(t, "qemu/P-A2-fs-escape: escaped: shadow: the secret left", Findings(r)[0])
+}
