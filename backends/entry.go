@@ -2,6 +2,7 @@ package backends
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 
 	"github.com/brainst0rm/sandbox-redteam/internal/ledger"
@@ -65,6 +66,10 @@ type Leak struct {
 	// --i-own-this-host.
 	NeedsOwnHost bool `json:"needs_own_host,omitempty"`
 }
+
+// ErrLeakNotBuilt is in the chain of a boot's error where this host's kernel does
+// not let the weakness exist: there is nothing that a probe could miss.
+var ErrLeakNotBuilt = errors.New("leak not built")
 
 // Exclusion names a probe that a backend can never host, with the reason.
 type Exclusion struct {

@@ -15,15 +15,16 @@ import (
 )
 
 var (
-	_ backends.Sandbox       = (*Sandbox)(nil)
-	_ backends.Metered       = (*Sandbox)(nil)
-	_ backends.HostProcesses = (*Sandbox)(nil)
-	_ backends.HostIdentity  = (*Sandbox)(nil)
-	_ backends.HostAddresser = (*Sandbox)(nil)
-	_ backends.ChannelTapper = (*Sandbox)(nil)
-	_ backends.FrameTimer    = (*Sandbox)(nil)
-	_ backends.Tamperable    = (*Sandbox)(nil)
-	_ backends.Provenancer   = (*Sandbox)(nil)
+	_ backends.Sandbox        = (*Sandbox)(nil)
+	_ backends.Metered        = (*Sandbox)(nil)
+	_ backends.HostProcesses  = (*Sandbox)(nil)
+	_ backends.HostIdentity   = (*Sandbox)(nil)
+	_ backends.HostAddresser  = (*Sandbox)(nil)
+	_ backends.ChannelTapper  = (*Sandbox)(nil)
+	_ backends.FrameTimer     = (*Sandbox)(nil)
+	_ backends.Tamperable     = (*Sandbox)(nil)
+	_ backends.Provenancer    = (*Sandbox)(nil)
+	_ backends.SharedTerminal = (*Sandbox)(nil)
 )
 
 // Usage reads the cgroup of the sandbox, or sums up its processes where there
@@ -104,6 +105,15 @@ func (s *Sandbox) SetFrameTimeout(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.frame = d
+}
+
+// HostTerminal is the terminal that the leak shares.
+func (s *Sandbox) HostTerminal() (path string, ok bool) {
+	v, err := s.present("find the terminal")
+	if err != nil || v.tty == nil {
+		return "", false
+	}
+	return v.tty.path, true
 }
 
 // Provenance says what really runs. What it lists as hardening is read from

@@ -27,7 +27,7 @@ type spec struct {
 	// default.
 	TmpBytes int64
 	// SeccompFD and InfoFD are inherited descriptors; 0 means none.
-	SeccompFD, InfoFD int
+	SeccompFD, InfoFD, SyncFD int
 	// KeepTree is passed on to the agent.
 	KeepTree bool
 	// Env is set inside, as name and value.
@@ -38,6 +38,9 @@ type spec struct {
 	HostRoot, HostRootRW bool
 	// HostEnv keeps the environment that bubblewrap itself got.
 	HostEnv bool
+	// KeepSession leaves the sandbox in the session that bubblewrap was started
+	// in, and with it that session's terminal.
+	KeepSession bool
 }
 
 // argv is the command line of bubblewrap, without the program itself. Order
@@ -58,7 +61,11 @@ func (s spec) argv() []string {
 		add("--unshare-all", "--unshare-user")
 	}
 	add("--uid", strconv.Itoa(insideUID), "--gid", strconv.Itoa(insideGID), "--hostname", "sandbox")
-	add("--die-with-parent", "--new-session", "--cap-drop", "ALL")
+	add("--die-with-parent")
+	if !s.KeepSession {
+		add("--new-session")
+	}
+	add("--cap-drop", "ALL")
 	if !s.HostEnv {
 		add("--clearenv")
 	}
@@ -98,6 +105,9 @@ func (s spec) argv() []string {
 	}
 	if s.InfoFD != 0 {
 		add("--info-fd", strconv.Itoa(s.InfoFD))
+	}
+	if s.SyncFD != 0 {
+		add("--sync-fd", strconv.Itoa(s.SyncFD))
 	}
 	add("--", agent, "serve", "--stdio")
 	if s.KeepTree {

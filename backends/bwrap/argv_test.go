@@ -26,6 +26,7 @@ func TestArgvGolden(t *testing.T) {
 		"host-root-rw": with(func(s *spec) { s.HostRootRW = true }),
 		"host-env":     with(func(s *spec) { s.HostEnv = true }),
 		"keep-tree":    with(func(s *spec) { s.KeepTree = true }),
+		"tiocsti":      with(func(s *spec) { s.KeepSession, s.SyncFD = true, 5 }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := strings.Join(s.argv(), "\n") + "\n"
@@ -49,6 +50,7 @@ func TestEveryLeakLoosens(t *testing.T) {
 		require.Contains(t, strings.Join(hard.argv(), " "), want)
 	}
 	for gone, s := range map[string]spec{
+		"--new-session": {KeepSession: true},
 		"--unshare-net": {ShareNet: true},
 		"--unshare-pid": {SharePID: true},
 		"--unshare-ipc": {ShareIPC: true},
@@ -62,6 +64,6 @@ func TestEveryLeakLoosens(t *testing.T) {
 		require.NotContains(t, line, "--share-")
 		require.Contains(t, line, "--cap-drop ALL")
 		require.Contains(t, line, "--die-with-parent")
-		require.Contains(t, line, "--new-session")
+		require.Equal(t, s.KeepSession, !strings.Contains(line, "--new-session"))
 	}
 }

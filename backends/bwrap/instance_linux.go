@@ -33,8 +33,9 @@ type instance struct {
 	child  *child.Child
 	group  *fuse.Group // nil where this host has no fuse
 	client *guest.Client
-	init   int    // host pid of the first process inside
-	pidns  string // its pid namespace, as a /proc link reads
+	tty    *terminal // nil without the leak
+	init   int       // host pid of the first process inside
+	pidns  string    // its pid namespace, as a /proc link reads
 	// ending is set before the kill begins: what the agent answers from then on
 	// tells of the kill, not of the tool.
 	ending atomic.Bool
@@ -73,12 +74,20 @@ func (s *Sandbox) launch(ctx context.Context, r *run) (_ *instance, err error) {
 	closers = append(closers, infoR, infoW)
 	cs.ExtraFiles, sp.InfoFD = []*os.File{infoW}, 3
 	if !s.leaks[leakNoSeccomp] {
-		f, err := filterPipe()
+		f, err := filterPipe(s.rules())
 		if err != nil {
 			return nil, err
 		}
 		closers = append(closers, f)
 		cs.ExtraFiles, sp.SeccompFD = append(cs.ExtraFiles, f), 4
+	}
+	if s.leaks[leakTIOCSTI] {
+		if v.tty, err = newTerminal(); err != nil {
+			return nil, err
+		}
+		cs.ExtraFiles = append(cs.ExtraFiles, v.tty.slave)
+		cs.Terminal = 2 + len(cs.ExtraFiles)
+		sp.SyncFD = cs.Terminal // bubblewrap holds it and keeps it from the agent
 	}
 	if s.leaks[leakHostEnv] {
 		cs.Env = os.Environ()
@@ -152,15 +161,20 @@ func (s *Sandbox) spec(r *run) spec {
 	sp := spec{
 		RootFS: r.root.dir, TmpBytes: s.o.Limits.DiskBytes, KeepTree: s.leaks[leakKeepTree],
 		ShareNet: s.leaks[leakShareNet], SharePID: s.leaks[leakSharePID], ShareIPC: s.leaks[leakShareIPC],
-		HostRoot: s.leaks[leakHostRoot], HostRootRW: s.leaks[leakHostRootRW], HostEnv: s.leaks[leakHostEnv],
+		HostRoot: s.leaks[leakHostRoot], HostRootRW: s.leaks[leakHostRootRW], HostEnv: s.leaks[leakHostEnv], KeepSession: s.leaks[leakTIOCSTI],
 	}
 	sp.Env = [][2]string{{"PATH", "/bin"}, {"LANG", "C"}, {"HOME", sp.writable()[0]}, {"TMPDIR", sp.writable()[0]}}
 	return sp
 }
 
+// rules are those of the filter with its leaks.
+func (s *Sandbox) rules() []rule {
+	return slices.DeleteFunc(rules(), func(r rule) bool { return s.leaks[leakTIOCSTI] && r.name == "ioctl" })
+}
+
 // filterPipe holds the whole filter, ready to be read to its end.
-func filterPipe() (*os.File, error) {
-	p, err := filter(runtime.GOARCH)
+func filterPipe(rules []rule) (*os.File, error) {
+	p, err := filter(runtime.GOARCH, rules)
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +201,7 @@ func (v *instance) kill(ctx context.Context) error {
 	if v.client != nil {
 		_ = v.client.Close() // its stream is closed already
 	}
-	return errors.Join(err, v.group.Close())
+	return errors.Join(err, v.tty.Close(), v.group.Close())
 }
 
 // state reads the runtime's state from the host's process table.

@@ -17,6 +17,7 @@ const (
 	leakHostRootRW      = "host-root-rw"
 	leakHostEnv         = "host-env"
 	leakNoSeccomp       = "no-seccomp"
+	leakTIOCSTI         = "tiocsti"
 	leakNoLimits        = "no-limits"
 	leakKeepTree        = "keep-tree"
 	leakSkipFSHash      = "skip-fs-hash"
@@ -94,6 +95,8 @@ func leakList() []backends.Leak {
 			About: "the sandbox is in the host's IPC namespace: System V shared memory of the host is attached by its key"},
 		{Name: leakNoSeccomp, Class: "A3", Expect: []string{probeProcess}, Prove: proveNoSeccomp,
 			About: "no seccomp filter: ptrace, bpf and new namespaces are a system call away"},
+		{Name: leakTIOCSTI, Class: "A3", Expect: []string{probeProcess}, Prove: proveTIOCSTI,
+			About: "a terminal of the host stays the sandbox's controlling one, and the filter lets TIOCSTI pass: what is pushed back inside is read as typed"},
 		{Name: leakNoLimits, Class: "A4", Expect: []string{probeExhaust}, Prove: proveNoLimits,
 			About: "the declared memory and pids limits are not kept; a fuse three times as wide guards the host"},
 		{Name: leakKeepTree, Class: "A5", Expect: []string{probeTimeBomb}, Prove: proveKeepTree,

@@ -35,6 +35,7 @@ func proveSkips(backends.Source) func(context.Context, backends.Sandbox) error {
 func proveFlaky(string) func(context.Context, backends.Sandbox) error          { return refuse }
 func proveHostEnv(ctx context.Context, sb backends.Sandbox) error              { return refuse(ctx, sb) }
 func proveNoSeccomp(ctx context.Context, sb backends.Sandbox) error            { return refuse(ctx, sb) }
+func proveTIOCSTI(ctx context.Context, sb backends.Sandbox) error              { return refuse(ctx, sb) }
 func proveNoLimits(ctx context.Context, sb backends.Sandbox) error             { return refuse(ctx, sb) }
 func proveKeepTree(ctx context.Context, sb backends.Sandbox) error             { return refuse(ctx, sb) }
 func proveNoRestore(ctx context.Context, sb backends.Sandbox) error            { return refuse(ctx, sb) }

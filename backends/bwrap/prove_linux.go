@@ -12,7 +12,10 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/brainst0rm/sandbox-redteam/backends"
+	"github.com/brainst0rm/sandbox-redteam/internal/wire"
 )
 
 // The proofs below look at the host's /proc, or use the sandbox in the one way
@@ -113,6 +116,40 @@ func proveNoSeccomp(_ context.Context, sb backends.Sandbox) error {
 		err = fmt.Errorf("the agent is in seccomp mode %s", mode)
 	}
 	return err
+}
+
+// proveTIOCSTI has a tool type a line and reads it from the terminal.
+func proveTIOCSTI(ctx context.Context, sb backends.Sandbox) error {
+	s, _, _, err := mine(sb)
+	if err != nil {
+		return err
+	}
+	path, ok := s.HostTerminal()
+	if !ok {
+		return errors.New("the sandbox has no terminal of the host")
+	}
+	typed, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	defer typed.Close()
+	want := wire.NewNonceString() + "\n"
+	e, err := s.Execute(ctx, backends.Invocation{Tool: "tty.type", Params: map[string]string{"text": want}})
+	if err != nil {
+		return err
+	}
+	if err := typed.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+		return err
+	}
+	line := make([]byte, 2*len(want))
+	n, err := typed.Read(line)
+	if err == nil && string(line[:n]) != want {
+		err = errors.New("something else was typed")
+	}
+	if err != nil {
+		return fmt.Errorf("read what a tool typed (exit code %d: %s): %w", e.ExitCode, e.Stderr, err)
+	}
+	return nil
 }
 
 // proveNoLimits reads the limits that the kernel has for the agent.

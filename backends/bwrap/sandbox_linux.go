@@ -119,6 +119,9 @@ func (s *Sandbox) Boot(ctx context.Context) error {
 		return &backends.Error{Code: backends.ErrBootFailed, Doing: "clear the last instance away", Err: err}
 	}
 	bin, err := preflight(s.o)
+	if err == nil && s.leaks[leakTIOCSTI] {
+		err = pushbackOff(legacyTIOCSTI)
+	}
 	if err != nil {
 		s.setState(backends.StateNotBooted)
 		return err

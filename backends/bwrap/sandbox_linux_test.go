@@ -197,6 +197,20 @@ func TestVersions(t *testing.T) {
 	}
 }
 
+// A kernel that refuses TIOCSTI cannot be made to leak by it, and is not said to
+// be.
+func TestPushbackOff(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "legacy_tiocsti")
+	require.NoError(t, pushbackOff(file), "an old kernel has no such file")
+	require.NoError(t, os.WriteFile(file, []byte("1\n"), 0o600))
+	require.NoError(t, pushbackOff(file))
+	require.NoError(t, os.WriteFile(file, []byte("0\n"), 0o600))
+	err := pushbackOff(file)
+	require.ErrorIs(t, err, backends.ErrLeakNotBuilt)
+	require.ErrorIs(t, err, backends.ErrNotAvailable)
+	require.NotEmpty(t, backends.FixOf(err))
+}
+
 func TestHardening(t *testing.T) {
 	s := boot(t, options(t))
 	p := s.Provenance()

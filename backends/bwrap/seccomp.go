@@ -103,9 +103,9 @@ type insn struct {
 	k      uint32
 }
 
-// filter assembles the seccomp filter of an architecture. A program of another
-// architecture is killed: its call numbers would mean something else.
-func filter(goarch string) ([]insn, error) {
+// filter assembles rules into the seccomp filter of an architecture. A program of
+// another architecture is killed: its call numbers would mean something else.
+func filter(goarch string, rules []rule) ([]insn, error) {
 	var arch uint32
 	switch goarch {
 	case "amd64":
@@ -124,7 +124,7 @@ func filter(goarch string) ([]insn, error) {
 	if goarch == "amd64" {
 		p = append(p, insn{opJumpGe, 0, 1, x32Bit}, insn{opRet, 0, 0, retErrno | enosys})
 	}
-	for _, r := range rules() {
+	for _, r := range rules {
 		nr := r.amd64
 		if goarch == "arm64" {
 			nr = r.arm64

@@ -9,11 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/brainst0rm/sandbox-redteam/internal/agent/tools"
 	"github.com/brainst0rm/sandbox-redteam/internal/testreq"
@@ -40,6 +42,19 @@ func TestHelloNamesTheRunningBinary(t *testing.T) {
 	require.False(t, i.hello.VM)
 	require.NotEmpty(t, i.hello.BootID)
 	require.Len(t, i.hello.Tools, len(table()))
+}
+
+// A tool leads a group of its own in the agent's session: it has the controlling
+// terminal that the sandbox has, if any.
+func TestAToolStaysInTheSession(t *testing.T) {
+	i := start(t)
+	agent, err := unix.Getsid(i.cmd.Process.Pid)
+	require.NoError(t, err)
+	r := i.call("cat", map[string]string{"path": "/proc/self/stat"}, patience)
+	require.Zero(t, r.ExitCode, r.Stderr)
+	pid, _, _ := strings.Cut(r.Stdout, " ")
+	f := strings.Fields(r.Stdout[strings.LastIndexByte(r.Stdout, ')')+1:])
+	require.Equal(t, []string{pid, strconv.Itoa(agent)}, f[2:4], "group and session")
 }
 
 func TestOpenFDCountIsSteady(t *testing.T) {

@@ -37,6 +37,9 @@ type Row struct {
 	// Answers holds the verdict of each probe that ran; an errored one is
 	// inconclusive, whatever it said before.
 	Answers map[string]probes.Verdict
+	// NotBuilt says why this host's kernel does not let the leak exist; no probe
+	// was run then.
+	NotBuilt string
 	// Problems are sentences; none says that the row is as it should be.
 	Problems []string
 }
@@ -51,8 +54,13 @@ type Matrix struct {
 	Problems []string
 }
 
+// Built are the rows of the leaks that this host's kernel let be built.
+func (m Matrix) Built() []Row {
+	return slices.DeleteFunc(slices.Clone(m.Rows), func(r Row) bool { return r.NotBuilt != "" })
+}
+
 // OK reports whether the probes are calibrated: the base raised nothing, every
-// leak was proven and caught, and every probe was failed by a leak.
+// leak that could be built was proven and caught, and every probe was failed by a leak.
 func (m Matrix) OK() bool { return len(m.Complaints()) == 0 }
 
 // Complaints lists every problem with its row.
@@ -103,6 +111,9 @@ func (s Suite) Calibrate(ctx context.Context) (Matrix, error) {
 		}
 		for _, p := range row.Problems {
 			s.say("  PROBLEM: %s", p)
+		}
+		if row.NotBuilt != "" {
+			s.say("  NOT BUILT: %s", row.NotBuilt)
 		}
 		m.Rows = append(m.Rows, row)
 	}
@@ -164,6 +175,10 @@ func (s Suite) row(ctx context.Context, leak backends.Leak, list []probes.Probe)
 	if err := s.prove(ctx, leak); err != nil {
 		if ctx.Err() != nil {
 			return row, ctx.Err()
+		}
+		if errors.Is(err, backends.ErrLeakNotBuilt) {
+			row.NotBuilt = err.Error()
+			return row, nil
 		}
 		row.Problems = []string{"not shown to be real: " + err.Error()}
 		return row, nil

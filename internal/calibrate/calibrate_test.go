@@ -3,6 +3,7 @@ package calibrate
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -133,6 +134,28 @@ func TestALeakHasToBeRealAndOfItsClass(t *testing.T) {
 	m, err = s.Calibrate(t.Context())
 	require.NoError(t, err)
 	require.Contains(t, m.Complaints()[0], "no ground truth")
+}
+
+// What the kernel does not let exist is said, and is neither a miss nor a catch.
+func TestALeakThatCannotBeBuiltIsNoMiss(t *testing.T) {
+	s, _ := script(good())
+	s.Entry.Leaks = append(s.Entry.Leaks, backends.Leak{Name: "three", Class: "A1", Expect: []string{"P-A1-x"},
+		Prove: func(context.Context, backends.Sandbox) error {
+			return fmt.Errorf("%w: the kernel", backends.ErrLeakNotBuilt)
+		}})
+	var said []string
+	s.Watch = func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }
+	m, err := s.Calibrate(t.Context())
+	require.NoError(t, err)
+	require.True(t, m.OK(), m.Complaints())
+	require.Len(t, m.Built(), 2)
+	require.Contains(t, said, "  NOT BUILT: leak not built: the kernel")
+	require.Contains(t, m.Table(), "three  A1                 <- leak not built\n")
+
+	s.Entry.Leaks = s.Entry.Leaks[1:]
+	m, err = s.Calibrate(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"P-A1-x is failed by no leak"}, m.Complaints())
 }
 
 func TestALeakOfThisHostNeedsConsent(t *testing.T) {

@@ -30,6 +30,9 @@ func (m Matrix) Table() string {
 		for _, p := range m.Probes {
 			text += fmt.Sprintf("  %-*s", max(4, len(column(p))), marks[r.Answers[p.Name]])
 		}
+		if r.NotBuilt != "" {
+			text += "  <- leak not built"
+		}
 		if len(r.Problems) > 0 {
 			text += "  <- PROBLEM"
 		}

@@ -88,7 +88,11 @@ func (a *App) calibrate(ctx context.Context, o calibrateOptions) error {
 	if !m.OK() {
 		return findings(fmt.Errorf("%s is not calibrated: %d problems", entry.Name, len(m.Complaints())))
 	}
-	a.say("bsm-redteam: %s is calibrated: %d leaks proven and caught, the base raised nothing", entry.Name, len(m.Rows))
+	built, rest := len(m.Built()), ""
+	if n := len(m.Rows) - built; n > 0 {
+		rest = fmt.Sprintf(", %d not built on this host", n)
+	}
+	a.say("bsm-redteam: %s is calibrated: %d leaks proven and caught%s, the base raised nothing", entry.Name, built, rest)
 	return nil
 }
 

@@ -237,7 +237,9 @@ func newPipe() (pipe, int, error) {
 	return pipe{os.NewFile(uintptr(fds[0]), "output"), fds[0]}, fds[1], nil
 }
 
-// start forks the tool with its parameters on stdin, in a session of its own.
+// start forks the tool with its parameters on stdin, in a process group of its
+// own. A session of its own would take the sandbox's controlling terminal from
+// the tool, and hide from P-A3 what the sandbox shares.
 func (r *Runner) start(c agent.Call) (*tree, error) {
 	var tag [16]byte
 	_, _ = rand.Read(tag[:]) // never fails since Go 1.24
@@ -271,7 +273,7 @@ func (r *Runner) start(c agent.Call) (*tree, error) {
 		t.pipes, ends = append(t.pipes, p), append(ends, q)
 		files = append(files, uintptr(q))
 	}
-	sys := &syscall.SysProcAttr{Setsid: true}
+	sys := &syscall.SysProcAttr{Setpgid: true}
 	if t.group = newGroup(r.cgroup, t.tag); t.group != nil {
 		sys.UseCgroupFD, sys.CgroupFD = true, t.group.fd
 	}

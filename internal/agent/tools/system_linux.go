@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -114,4 +115,26 @@ func procList(_ context.Context, in wire.ToolInput) int {
 	}
 	slices.SortFunc(out, func(a, b wire.Process) int { return a.PID - b.PID })
 	return printJSON(in, out)
+}
+
+// ttyType types text into the controlling terminal, as if it came from its
+// keyboard; see ioctl_tty(2).
+func ttyType(_ context.Context, in wire.ToolInput) int {
+	var p struct {
+		Text string `json:"text"`
+	}
+	if !params(in, &p) {
+		return exitUsage
+	}
+	tty, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
+	if err != nil {
+		return fail(in, err)
+	}
+	defer tty.Close()
+	for _, c := range []byte(p.Text) {
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, tty.Fd(), unix.TIOCSTI, uintptr(unsafe.Pointer(&c))); errno != 0 {
+			return fail(in, os.NewSyscallError("TIOCSTI", errno))
+		}
+	}
+	return 0
 }

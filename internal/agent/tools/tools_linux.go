@@ -44,6 +44,7 @@ func Table() agent.Table {
 		"shell.exec":     {Run: shell},
 		"stdout.echo":    {Run: stdoutEcho},
 		"time.sleep":     {Run: timeSleep},
+		"tty.type":       {Run: ttyType},
 		"uname":          {Run: uname},
 		"whoami":         {Run: whoami},
 	}

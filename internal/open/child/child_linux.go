@@ -45,6 +45,9 @@ type Spec struct {
 	Credential *backends.Credential
 	// ExtraFiles become descriptors 3 and up.
 	ExtraFiles []*os.File
+	// Terminal is the descriptor, as the child has it, of the terminal that
+	// becomes its session's controlling one; 0 means that there is none.
+	Terminal int
 	// Group is the fuse to start in; it may be nil.
 	Group  *fuse.Group
 	Ledger *ledger.Ledger
@@ -119,6 +122,9 @@ func Start(s Spec) (_ *Child, err error) {
 		Env:   append(append([]string(nil), s.Env...), TagEnv+"="+c.tag, c.entry.Env()),
 		Stdin: inR, Stdout: outW, Stderr: errW, ExtraFiles: s.ExtraFiles,
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL, Credential: credential(s.Credential)},
+	}
+	if s.Terminal > 0 {
+		c.cmd.SysProcAttr.Setctty, c.cmd.SysProcAttr.Ctty = true, s.Terminal
 	}
 	if s.Dir != nil {
 		c.cmd.Dir = "/proc/self/fd/" + strconv.Itoa(int(s.Dir.Fd()))
