@@ -65,8 +65,8 @@ open_cache() {
 
 # read_lock PLATFORM sets version, digest, size and asset.
 read_lock() {
-	local platform=$1 lock=$here/release.lock line number=0 found=0 any=0
-	version='' digest='' size='' asset=''
+	local lock=$here/release.lock line number=0 found=0 any=0
+	version='' digest='' size='' asset=bsm-redteam_$1.tar.gz
 	[ -r "$lock" ] || die "$lock cannot be read; fix: use an unchanged checkout of the action"
 	while IFS= read -r line || [ -n "$line" ]; do
 		number=$((number + 1))
@@ -81,13 +81,12 @@ read_lock() {
 			die "release.lock, line $number is malformed: $line; fix: use an unchanged checkout of the action"
 		fi
 		any=1
-		case $3 in
-		"bsm-redteam_$platform" | "bsm-redteam_$platform.tar.gz") digest=$1 size=$2 asset=$3 found=$((found + 1)) ;;
-		esac
+		[ "$3" = "$asset" ] || continue
+		digest=$1 size=$2 found=$((found + 1))
 	done <"$lock"
 	[ "$any" -eq 1 ] || [ -n "$version" ] || die "no release yet, use install: source"
 	[ -n "$version" ] || die "release.lock names no version; fix: use an unchanged checkout of the action"
-	[ "$found" -eq 1 ] || die "release.lock has $found rows for $platform, not one; fix: use install: source"
+	[ "$found" -eq 1 ] || die "release.lock has $found rows for $asset, not one; fix: use install: source"
 }
 
 # platform prints OS_ARCH of this runner, as release.lock has it.
@@ -179,7 +178,7 @@ attest() {
 }
 
 install_release() {
-	need wc
+	need tar gzip wc
 	local target url kept archive why=''
 	target=$(platform)
 	read_lock "$target"
@@ -201,16 +200,10 @@ install_release() {
 	fi
 	attest "$archive"
 	mkdir "$staging/new"
-	case $asset in
-	*.tar.gz)
-		need tar gzip
-		# To stdout: a member cannot choose where it is written, or be a link.
-		if ! tar -xzOf "$archive" bsm-redteam >"$staging/new/bsm-redteam" 2>"$staging/tar" || [ ! -s "$staging/new/bsm-redteam" ]; then
-			die "$asset $version holds no usable bsm-redteam: $(first_line "$staging/tar"); fix: use install: source, and report it"
-		fi
-		;;
-	*) cp -- "$archive" "$staging/new/bsm-redteam" ;;
-	esac
+	# To stdout: a member cannot choose where it is written, or be a link.
+	if ! tar -xzOf "$archive" bsm-redteam >"$staging/new/bsm-redteam" 2>"$staging/tar" || [ ! -s "$staging/new/bsm-redteam" ]; then
+		die "$asset $version holds no usable bsm-redteam: $(first_line "$staging/tar"); fix: use install: source, and report it"
+	fi
 	place "$version"
 	mv -f -- "$archive" "$kept" || die "cannot write $kept; fix: let the user of this job write there"
 }
