@@ -35,6 +35,9 @@ type Options struct {
 	// OK and Reasons are the gate's answer.
 	OK      bool
 	Reasons []string
+	// Warnings are what the gate tolerated or wants to be known whichever way
+	// it went. The mock and deliberate leaks are named without being in here.
+	Warnings []string
 	// Limit is the greatest size in bytes; 0 means DefaultLimit. It is brought
 	// between MinLimit and HardLimit.
 	Limit int
@@ -53,6 +56,7 @@ func Summary(r probes.Report, o Options) []byte {
 	p := &page{limit: max(limit, MinLimit)}
 	p.heading(r, o)
 	p.section(30, "", "", len(o.Reasons), func(i int) string { return "- " + code(o.Reasons[i], reasonBytes) + "\n" }, "reasons")
+	p.section(40, "Tolerated", "", len(o.Warnings), func(i int) string { return "- " + code(o.Warnings[i], reasonBytes) + "\n" }, "warnings")
 	p.results(r)
 	p.latency(r)
 	p.untested(r)
@@ -126,8 +130,8 @@ func warnings(r probes.Report, ok bool) []string {
 	case mock > 0:
 		out = append(out, fmt.Sprintf("%d of %d results come from the mock. They prove nothing about a boundary.", mock, len(r.Probes)))
 	}
-	if r.Environment != nil && len(r.Environment.Leaks) > 0 {
-		out = append(out, "Deliberate weaknesses were built into this sandbox: "+codes(r.Environment.Leaks))
+	if leaks := leaks(r); len(leaks) > 0 {
+		out = append(out, "Deliberate weaknesses were built into the sandbox: "+codes(leaks))
 	}
 	if bad := r.Summary.Failed + r.Summary.Errored; ok && bad > 0 {
 		out = append(out, fmt.Sprintf("Probes that failed or errored: %d. The gate was told to accept that.", bad))
@@ -141,6 +145,30 @@ func warnings(r probes.Report, ok bool) []string {
 	return out
 }
 
+// leaks lists the deliberate weaknesses of every run.
+func leaks(r probes.Report) []string {
+	var out []string
+	for _, e := range environments(r) {
+		out = append(out, e.Leaks...)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// environments lists those of the runs that a report tells of.
+func environments(r probes.Report) []*probes.Environment {
+	var out []*probes.Environment
+	if r.Environment != nil {
+		out = append(out, r.Environment)
+	}
+	for _, m := range r.MergedFrom {
+		if m.Environment != nil {
+			out = append(out, m.Environment)
+		}
+	}
+	return out
+}
+
 // isMock reports whether a report's backend is the mock; the schema's name for
 // it is "stub".
 func isMock(backend string) bool { return backend == "stub" || backend == "mock" }
@@ -150,7 +178,7 @@ func (p *page) results(r probes.Report) {
 	line := func(i int) string {
 		if i >= len(r.Probes) {
 			x := r.SkippedProbes[i-len(r.Probes)]
-			return row(merged, cmp.Or(x.Backend, r.Backend), code(x.Name, nameBytes), "skipped", code(x.Reason, cellBytes), "–")
+			return row(merged, report.SkippedOn(r, x), code(x.Name, nameBytes), "skipped", code(x.Reason, cellBytes), "–")
 		}
 		x := r.Probes[i]
 		return row(merged, r.BackendOf(x), code(x.Name, nameBytes), verdict(report.Verdict(x)), code(report.Says(x, r.Latency), cellBytes), seconds(x.DurationMS))
@@ -209,22 +237,20 @@ func (p *page) latency(r probes.Report) {
 }
 
 // notRepresentative reports whether a latency was measured on an emulated
-// machine: the whole run was, or the result of that name says so. A latency
-// without a result of its own (boot reports shutdown beside it) follows the
-// others.
+// machine: the result of that name says so, or its run. A latency without a
+// result of its own (boot reports shutdown beside it) is under suspicion when any
+// run was emulated.
 func notRepresentative(r probes.Report, name string) bool {
-	if e := r.Environment; e != nil && e.Sandbox != nil && e.Sandbox.Accelerator == "tcg" {
-		return true
-	}
-	some := false
 	for _, x := range r.Probes {
-		says := x.Evidence["representative"] == false
-		if x.Name == name {
-			return says
+		if probes.Qualified(x.Backend, x.Name) == name {
+			return x.Evidence["representative"] == false || emulated(r.EnvironmentOf(x))
 		}
-		some = some || says
 	}
-	return some
+	return slices.ContainsFunc(environments(r), emulated)
+}
+
+func emulated(e *probes.Environment) bool {
+	return e != nil && e.Sandbox != nil && e.Sandbox.Accelerator == "tcg"
 }
 
 func (p *page) untested(r probes.Report) {
@@ -242,7 +268,7 @@ func (p *page) untested(r probes.Report) {
 			if s.NeverHosts {
 				why = " (this backend can never host it)"
 			}
-			return fmt.Sprintf("- %s, the whole probe: %s%s\n", where(s.Name, cmp.Or(s.Backend, r.Backend)), code(s.Reason, cellBytes), why)
+			return fmt.Sprintf("- %s, the whole probe: %s%s\n", where(s.Name, report.SkippedOn(r, s)), code(s.Reason, cellBytes), why)
 		})
 	}
 	if unlisted := r.Summary.Skipped - len(r.SkippedProbes); unlisted > 0 {
@@ -262,41 +288,65 @@ func (p *page) untested(r probes.Report) {
 }
 
 func (p *page) surroundings(r probes.Report) {
-	var lines []func() string
-	add := func(what, value string) {
-		if value != "" {
-			lines = append(lines, func() string { return fmt.Sprintf("- %s: %s\n", what, code(value, cellBytes)) })
-		}
+	var l facts
+	l.add("report made", r.GeneratedAt)
+	l.add("provenance", provenance(r.Probes))
+	l.add("baseline", r.Baseline)
+	if r.Environment != nil {
+		l.environment("", r.Environment)
 	}
-	add("Report made", r.GeneratedAt)
-	add("Provenance", provenance(r.Probes))
-	add("Baseline", r.Baseline)
-	if e := r.Environment; e != nil {
-		add("Harness", e.Harness)
-		add("Policy", e.Policy)
-		if s := e.Sandbox; s != nil {
-			add("Sandbox", joined(s.VMMVersion, pair("accelerator", s.Accelerator), pair("hardening", strings.Join(s.Hardening, ", "))))
-			for _, role := range slices.Sorted(maps.Keys(s.Digests)) {
-				lines = append(lines, func() string {
-					return fmt.Sprintf("- Digest of %s: %s\n", code(role, nameBytes), code(s.Digests[role], nameBytes))
-				})
-			}
-		}
-		h := e.Host
-		add("Host", joined(h.OS, h.Arch, pair("kernel", h.Kernel), pair("CPUs", strconv.Itoa(h.CPUs)), h.CPU, pair("virtualised", h.Virtualised)))
-		add("Host rules", joined(pair("cgroup", h.Cgroup), pair("LSM", strings.Join(h.LSM, " ")), h.LSMMode, pair("Yama", h.Yama), pair("user namespaces", h.Userns)))
-		if e.Colocated {
-			add("Harness and sandbox shown to be on one machine", e.ColocatedBy)
-		} else {
-			add("Harness and sandbox not shown to be on one machine", e.ColocatedBy)
+	for _, m := range r.MergedFrom {
+		on := "on " + code(m.Backend, nameBytes) + ": "
+		l.add(on+"report", joined(m.GeneratedAt, pair("sandbox", string(m.FinalSandboxState)), pair("baseline", m.Baseline), pair("sha256", m.SHA256)))
+		if m.Environment != nil {
+			l.environment(on, m.Environment)
 		}
 	}
 	for _, n := range r.Notes {
 		if !strings.HasPrefix(n, "validation-provenance: ") {
-			add("Note", n)
+			l.add("note", n)
 		}
 	}
-	p.section(100, "Provenance and environment", "", len(lines), func(i int) string { return lines[i]() }, "entries")
+	p.section(100, "Provenance and environment", "", len(l), func(i int) string { return "- " + l[i].what + ": " + code(l[i].value, cellBytes) + "\n" }, "entries")
+}
+
+// fact is one entry of a list: our own words, and a string of the report.
+type fact struct{ what, value string }
+
+type facts []fact
+
+func (l *facts) add(what, value string) {
+	if value != "" {
+		*l = append(*l, fact{what, value})
+	}
+}
+
+// environment adds what a verdict was reached in, and more of it for the only one.
+func (l *facts) environment(on string, e *probes.Environment) {
+	l.add(on+"harness", e.Harness)
+	if e.Shard != nil {
+		l.add(on+"shard", e.Shard.String())
+	}
+	l.add(on+"policy", e.Policy)
+	s := e.Sandbox
+	if s == nil {
+		s = &backends.Provenance{}
+	}
+	l.add(on+"sandbox", joined(s.VMMVersion, pair("accelerator", s.Accelerator), pair("hardening", strings.Join(s.Hardening, ", "))))
+	h := e.Host
+	l.add(on+"host", joined(h.OS, h.Arch, pair("kernel", h.Kernel), pair("CPUs", strconv.Itoa(h.CPUs)), h.CPU, pair("virtualised", h.Virtualised)))
+	if on != "" {
+		return
+	}
+	for _, role := range slices.Sorted(maps.Keys(s.Digests)) {
+		l.add("digest of "+code(role, nameBytes), s.Digests[role])
+	}
+	l.add("host rules", joined(pair("cgroup", h.Cgroup), pair("LSM", strings.Join(h.LSM, " ")), h.LSMMode, pair("Yama", h.Yama), pair("user namespaces", h.Userns)))
+	together := "harness and sandbox not shown to be on one machine"
+	if e.Colocated {
+		together = "harness and sandbox shown to be on one machine"
+	}
+	l.add(together, e.ColocatedBy)
 }
 
 // provenance counts the results by what they were validated against.
