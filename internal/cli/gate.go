@@ -5,9 +5,11 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/brainst0rm/sandbox-redteam/internal/gate"
 	"github.com/brainst0rm/sandbox-redteam/internal/report"
+	"github.com/brainst0rm/sandbox-redteam/probes"
 )
 
 type gateOptions struct {
@@ -28,31 +30,44 @@ func (a *App) gateCommand() *cobra.Command {
 		},
 		RunE: func(_ *cobra.Command, args []string) error { return a.gate(args[0], o) },
 	}
-	c.Flags().StringVar(&o.baseline, "baseline", "", "earlier report of the same backend to compare with")
-	c.Flags().StringVar(&o.failOn, "fail-on", string(gate.FailOnFailure), "failure (includes regressions), regression or never")
-	c.Flags().BoolVar(&o.allowEmpty, "allow-empty", false, "accept a report in which everything was skipped")
+	o.addFlags(c.Flags())
 	return c
 }
 
-func (a *App) gate(path string, o gateOptions) error {
+func (o *gateOptions) addFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.baseline, "baseline", "", "earlier report of the same backend to compare with")
+	f.StringVar(&o.failOn, "fail-on", string(gate.FailOnFailure), "failure (includes regressions), regression or never")
+	f.BoolVar(&o.allowEmpty, "allow-empty", false, "accept a report in which everything was skipped")
+}
+
+// decide puts r through the gate.
+func (o *gateOptions) decide(r probes.Report) (gate.Decision, error) {
 	if err := oneOf("--fail-on", o.failOn, gate.FailOns()...); err != nil {
-		return err
-	}
-	r, err := report.ReadFile(path)
-	if err != nil {
-		return usage(err)
+		return gate.Decision{}, err
 	}
 	opts := gate.Options{FailOn: gate.FailOn(o.failOn), AllowEmpty: o.allowEmpty}
 	if o.baseline != "" {
 		base, err := report.ReadFile(o.baseline)
 		if err != nil {
-			return usagef("--baseline: %w", err)
+			return gate.Decision{}, usagef("--baseline: %w", err)
 		}
 		opts.Baseline = &base
 	}
 	d, err := gate.Gate(r, opts)
 	if err != nil {
-		return usagef("--baseline %s: %w", o.baseline, err)
+		return gate.Decision{}, usagef("--baseline %s: %w", o.baseline, err)
+	}
+	return d, nil
+}
+
+func (a *App) gate(path string, o gateOptions) error {
+	r, err := report.ReadFile(path)
+	if err != nil {
+		return usage(err)
+	}
+	d, err := o.decide(r)
+	if err != nil {
+		return err
 	}
 	word, code := "gate passed: ", ExitClean
 	if !d.OK {

@@ -127,17 +127,28 @@ func gzipped(b []byte) (int, error) {
 
 // place is the URI of every result.
 func place(o Options) string {
-	for _, p := range []string{o.PolicyPath, o.WorkflowPath, Fallback} {
-		p = path.Clean(strings.ReplaceAll(p, `\`, "/"))
-		if p == "." || path.IsAbs(p) || p == ".." || strings.HasPrefix(p, "../") {
-			continue
+	for _, p := range []string{o.PolicyPath, o.WorkflowPath} {
+		if uri, ok := relative(p); ok {
+			return uri
 		}
-		if len(p) > 1 && p[1] == ':' { // C:/policy.yaml
-			continue
-		}
-		return (&url.URL{Path: p}).String()
 	}
-	panic("sarif: the fallback is relative")
+	return Fallback
+}
+
+// Usable reports whether a path is relative and stays in the repository.
+func Usable(p string) bool {
+	_, ok := relative(p)
+	return ok
+}
+
+// relative returns a path as a URI reference without scheme, host or dots.
+func relative(p string) (uri string, ok bool) {
+	p = path.Clean(strings.ReplaceAll(p, `\`, "/"))
+	drive := len(p) > 1 && p[1] == ':'
+	if p == "." || p == ".." || strings.HasPrefix(p, "../") || path.IsAbs(p) || drive {
+		return "", false
+	}
+	return (&url.URL{Path: p}).String(), true
 }
 
 // category is a path of one element, whatever the backend is called.
