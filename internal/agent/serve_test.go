@@ -232,7 +232,7 @@ func TestDripDoesNotExtendAFrame(t *testing.T) {
 }
 
 func TestSlowSessionIsNoPartialFrame(t *testing.T) {
-	const timeout = 50 * time.Millisecond
+	const timeout = 200 * time.Millisecond
 	p := serve(t, Options{Table: testTable(), FrameTimeout: timeout})
 	p.hello()
 	for i := range 4 { // complete frames, more time in all than one may take
