@@ -2,6 +2,8 @@ package wire
 
 import (
 	"bytes"
+	"encoding/base64"
+	"encoding/binary"
 	"encoding/json"
 	"strconv"
 )
@@ -9,8 +11,27 @@ import (
 // Encode marshals a message, whose Type the caller has set. The messages that a
 // session exchanges most are written out by hand: a thousand verified resets
 // are thousands of them. A test holds the two ways to the same bytes.
-func Encode(m any) ([]byte, error) {
-	w := object{b: make([]byte, 0, 320)}
+func Encode(m any) ([]byte, error) { return appendMessage(make([]byte, 0, usualFrame), m) }
+
+// EncodeFrame is Encode and AppendFrame in one.
+func EncodeFrame(m any) ([]byte, error) {
+	b, err := appendMessage(make([]byte, headerSize, usualFrame), m)
+	if err != nil {
+		return nil, err
+	}
+	n := len(b) - headerSize
+	if n > MaxFrame {
+		return nil, &SizeError{Declared: uint64(n), Max: MaxFrame}
+	}
+	binary.BigEndian.PutUint32(b, uint32(n))
+	return b, nil
+}
+
+// usualFrame has room for most frames.
+const usualFrame = 320
+
+func appendMessage(dst []byte, m any) ([]byte, error) {
+	w := object{b: dst, start: len(dst)}
 	switch m := m.(type) {
 	case *Hello:
 		if m.Tools != nil {
@@ -39,8 +60,28 @@ func Encode(m any) ([]byte, error) {
 	case *OpenFDCount:
 		w.number("count", int64(m.Count))
 		return w.end()
+	case *ResetSignal:
+		w.text("type", m.Type)
+		w.text("reason", m.Reason)
+		w.optional("epoch", m.Epoch)
+		if m.UnixNano != 0 {
+			w.number("unix_nano", m.UnixNano)
+		}
+		w.optional("entropy", base64.StdEncoding.EncodeToString(m.Entropy))
+		return w.end()
+	case *ResetAck:
+		w.text("type", m.Type)
+		w.text("epoch", m.Epoch)
+		if len(m.Applied) > 0 {
+			w.list("applied", m.Applied)
+		}
+		return w.end()
 	}
-	return marshal(m)
+	b, err := marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	return append(dst, b...), nil
 }
 
 // marshal is Encode for any type.
@@ -56,12 +97,13 @@ func marshal(m any) ([]byte, error) {
 
 // object is a JSON object that is being written.
 type object struct {
-	b   []byte
-	err error
+	b     []byte
+	start int // where in b it begins
+	err   error
 }
 
 func (w *object) key(key string) {
-	if len(w.b) == 0 {
+	if len(w.b) == w.start {
 		w.b = append(w.b, '{')
 	} else {
 		w.b = append(w.b, ',')
@@ -85,7 +127,13 @@ func (w *object) optional(key, s string) {
 
 // quote appends s as it is when nothing in it has to be escaped.
 func (w *object) quote(s string) {
-	for i := range len(s) {
+	for i := 0; i < len(s); i++ {
+		for i+8 <= len(s) && plain(s[i:i+8]) {
+			i += 8
+		}
+		if i == len(s) {
+			break
+		}
 		if c := s[i]; c < ' ' || c == '"' || c == '\\' || c >= 0x80 {
 			b, err := marshal(s)
 			w.fail(err)
@@ -96,6 +144,24 @@ func (w *object) quote(s string) {
 	w.b = append(w.b, '"')
 	w.b = append(w.b, s...)
 	w.b = append(w.b, '"')
+}
+
+// plain reports whether eight bytes are ASCII and need no escape.
+func plain(s string) bool {
+	eight := uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 | uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
+	return eight&0x8080808080808080 == 0 && !hasSpecial(eight)
+}
+
+func (w *object) list(key string, all []string) {
+	w.key(key)
+	w.b = append(w.b, '[')
+	for i, s := range all {
+		if i > 0 {
+			w.b = append(w.b, ',')
+		}
+		w.quote(s)
+	}
+	w.b = append(w.b, ']')
 }
 
 func (w *object) number(key string, n int64) {
@@ -145,15 +211,7 @@ func (w *object) hello(h *Hello) ([]byte, error) {
 	w.text("arch", h.Arch)
 	w.optional("boot_id", h.BootID)
 	w.text("epoch", h.Epoch)
-	w.key("tools")
-	w.b = append(w.b, '[')
-	for i, name := range h.Tools {
-		if i > 0 {
-			w.b = append(w.b, ',')
-		}
-		w.quote(name)
-	}
-	w.b = append(w.b, ']')
+	w.list("tools", h.Tools)
 	return w.end()
 }
 

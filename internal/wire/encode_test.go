@@ -29,11 +29,21 @@ func TestEncodeByHandIsJSON(t *testing.T) {
 			&GuestQuery{s("x"), s("y"), s("z"), s("0")},
 			&GuestResponse{s("1"), s("2"), raw},
 			&OpenFDCount{int(n("3"))},
+			&ResetSignal{s("4"), s("5"), s("6"), n("7"), rapid.SliceOf(rapid.Byte()).Draw(t, "entropy")},
+			&ResetSignal{},
+			&ResetAck{s("8"), s("9"), rapid.SliceOf(text).Draw(t, "applied")},
 		} {
 			want, wantErr := marshal(m)
 			got, err := Encode(m)
 			require.Equal(t, wantErr == nil, err == nil, "%+v", m)
 			require.Equal(t, string(want), string(got))
+			framed, err := EncodeFrame(m)
+			require.Equal(t, wantErr == nil, err == nil, "%+v", m)
+			if err == nil {
+				want, err := AppendFrame(nil, want)
+				require.NoError(t, err)
+				require.Equal(t, string(want), string(framed))
+			}
 		}
 	})
 }

@@ -4,8 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"slices"
+	"math/bits"
 	"strconv"
+	"strings"
 )
 
 // FieldMap is the top level of a JSON object with its values undecoded.
@@ -14,91 +15,78 @@ type FieldMap map[string]json.RawMessage
 // Fields splits a JSON object into its fields. It refuses invalid UTF-8, nesting
 // over MaxDepth, duplicate keys and trailing bytes. The values alias body.
 func Fields(body []byte) (FieldMap, error) {
-	if err := checkSyntax(body); err != nil {
-		return nil, err
-	}
-	// From here on the syntax is known to be right, so that skipping over a
-	// value needs no more than counting brackets outside strings.
-	rest := trimSpace(body)
-	if rest[0] != '{' {
-		return nil, fmt.Errorf("%w: not an object", ErrMalformed)
-	}
 	f := FieldMap{}
-	for rest = trimSpace(rest[1:]); rest[0] != '}'; {
-		n := valueLen(rest)
-		k, err := name(rest[:n])
+	err := split(body, func(key, value span) error {
+		k, err := unquote(body[key.from:key.to])
 		if err != nil {
-			return nil, fmt.Errorf("%w: %v", ErrMalformed, err)
+			return fmt.Errorf("%w: %v", ErrMalformed, err)
 		}
 		if _, dup := f[k]; dup {
-			return nil, fmt.Errorf("%w: duplicate key %s", ErrMalformed, quote(k))
+			return duplicate(k)
 		}
-		rest = trimSpace(rest[n:])
-		rest = trimSpace(rest[1:]) // the colon
-		n = valueLen(rest)
-		f[k] = json.RawMessage(rest[:n:n])
-		if rest = trimSpace(rest[n:]); rest[0] == ',' {
-			rest = trimSpace(rest[1:])
-		}
+		f[k] = json.RawMessage(body[value.from:value.to:value.to])
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	return f, nil
 }
 
-// trimSpace drops JSON's own white space; bytes.TrimSpace knows more kinds.
-func trimSpace(b []byte) []byte {
-	for len(b) > 0 && (b[0] == ' ' || b[0] == '\t' || b[0] == '\r' || b[0] == '\n') {
-		b = b[1:]
-	}
-	return b
+// String returns the string under key, and false when there is none.
+func (f FieldMap) String(key string) (string, bool) {
+	s, err := unquote(f[key])
+	return s, err == nil && f[key][0] == '"'
 }
 
-// name decodes a key. Those of the protocol cost no memory.
-func name(raw []byte) (string, error) {
-	if len(raw) > 2 {
-		if i := slices.IndexFunc(names, func(n string) bool { return n == string(raw[1:len(raw)-1]) }); i >= 0 {
-			return names[i], nil
-		}
+// fields are those of one message. Unlike a FieldMap they are few, and cost one
+// copy of the message, which all strings in it share.
+type fields struct {
+	body []byte
+	text string // body, which the strings are pieces of
+	list [maxFields]struct {
+		key   string
+		value span
 	}
-	return unquote(raw)
+	left uint32 // a bit for each entry of list that was not taken yet
 }
 
-// names are the keys of the messages that a session exchanges most.
-var names = []string{"type", "command_id", "tool", "params", "deadline_ms", "exit_code", "stdout", "stderr", "evidence_hash",
-	"query_id", "query_kind", "ts", "result", "count", "reason", "epoch",
-	"version", "agent_sha256", "pid", "vm", "arch", "tools"}
+// maxFields is more than any message has.
+const maxFields = 16
 
-// valueLen is the length of the value that begins valid JSON.
-func valueLen(b []byte) int {
-	depth := 0
-	for i := 0; i < len(b); i++ {
-		switch b[i] {
-		case '"':
-			for i++; b[i] != '"'; i++ {
-				if b[i] == '\\' {
-					i++
-				}
-			}
-		case '{', '[':
-			depth++
-			continue
-		case '}', ']':
-			if depth == 0 { // the end of what encloses a number or a literal
-				return i
-			}
-			depth--
-		case ',', ' ', '\t', '\r', '\n', ':':
-			if depth == 0 {
-				return i
-			}
-			continue
-		default:
-			continue
+func (f *fields) parse(body []byte) error {
+	f.body, f.text = body, string(body)
+	n := 0
+	return split(body, func(key, value span) error {
+		k, err := f.unquote(key)
+		if err != nil {
+			return fmt.Errorf("%w: %v", ErrMalformed, err)
 		}
-		if depth == 0 {
-			return i + 1
+		for i := range f.list[:n] {
+			if f.list[i].key == k {
+				return duplicate(k)
+			}
 		}
+		if n == maxFields {
+			return fmt.Errorf("%w: more than %d keys", ErrMalformed, maxFields)
+		}
+		f.list[n].key, f.list[n].value = k, value
+		f.left |= 1 << n
+		n++
+		return nil
+	})
+}
+
+// unquote decodes a string, which most often is a piece of the text.
+func (f *fields) unquote(at span) (string, error) {
+	if raw := f.body[at.from:at.to]; raw[0] != '"' || bytes.IndexByte(raw, '\\') >= 0 {
+		return unquote(raw)
 	}
-	return len(b)
+	return f.text[at.from+1 : at.to-1], nil
+}
+
+func duplicate(key string) error {
+	return fmt.Errorf("%w: duplicate key %s", ErrMalformed, quote(key))
 }
 
 func missing(key string) error { return fmt.Errorf("%w: %s is missing", ErrMalformed, key) }
@@ -110,33 +98,41 @@ func quote(s string) string {
 	return strconv.QuoteToASCII(s)
 }
 
-// take removes and returns the value of key; nil when it is absent and need not
-// be there.
-func (f FieldMap) take(key string, required bool) (json.RawMessage, error) {
-	raw, ok := f[key]
-	if !ok {
-		if required {
-			return nil, missing(key)
+// find removes and returns the value of key.
+func (f *fields) find(key string) (span, bool) {
+	for left := f.left; left != 0; left &= left - 1 {
+		i := bits.TrailingZeros32(left)
+		if f.list[i].key == key {
+			f.left &^= 1 << i
+			return f.list[i].value, true
 		}
-		return nil, nil
 	}
-	delete(f, key)
-	if string(raw) == "null" {
-		return nil, fmt.Errorf("%w: %s is null", ErrMalformed, key)
+	return span{}, false
+}
+
+// take is find for a value that must not be null; an empty span says that it is
+// absent and need not be there.
+func (f *fields) take(key string, required bool) (span, error) {
+	at, ok := f.find(key)
+	switch {
+	case !ok && required:
+		return span{}, missing(key)
+	case ok && f.text[at.from:at.to] == "null":
+		return span{}, fmt.Errorf("%w: %s is null", ErrMalformed, key)
 	}
-	return raw, nil
+	return at, nil
 }
 
 func wrongType(key string) error {
 	return fmt.Errorf("%w: %s has the wrong type", ErrMalformed, key)
 }
 
-func (f FieldMap) value(key string, into any, required bool) error {
-	raw, err := f.take(key, required)
-	if raw == nil {
+func (f *fields) value(key string, into any, required bool) error {
+	at, err := f.take(key, required)
+	if at.empty() {
 		return err
 	}
-	if err := json.Unmarshal(raw, into); err != nil {
+	if err := json.Unmarshal(f.body[at.from:at.to], into); err != nil {
 		return wrongType(key)
 	}
 	return nil
@@ -152,18 +148,12 @@ func unquote(raw []byte) (s string, err error) {
 	return s, err
 }
 
-// String returns the string under key, and false when there is none.
-func (f FieldMap) String(key string) (string, bool) {
-	s, err := unquote(f[key])
-	return s, err == nil && f[key][0] == '"'
-}
-
-func (f FieldMap) str(key string, required bool) (string, error) {
-	raw, err := f.take(key, required)
-	if raw == nil {
+func (f *fields) str(key string, required bool) (string, error) {
+	at, err := f.take(key, required)
+	if at.empty() {
 		return "", err
 	}
-	s, err := unquote(raw)
+	s, err := f.unquote(at)
 	if err != nil {
 		return "", wrongType(key)
 	}
@@ -176,8 +166,8 @@ type field struct {
 	into *string
 }
 
-func (f FieldMap) strs(required bool, fields ...field) error {
-	for _, x := range fields {
+func (f *fields) strs(required bool, list ...field) error {
+	for _, x := range list {
 		s, err := f.str(x.key, required)
 		if err != nil {
 			return err
@@ -188,50 +178,46 @@ func (f FieldMap) strs(required bool, fields ...field) error {
 }
 
 // strings decodes an array of strings.
-func (f FieldMap) strings(key string, into *[]string, required bool) error {
-	raw, err := f.take(key, required)
-	if raw == nil {
+func (f *fields) strings(key string, into *[]string, required bool) error {
+	at, err := f.take(key, required)
+	if at.empty() {
 		return err
 	}
-	if raw[0] != '[' {
+	if f.body[at.from] != '[' {
 		return wrongType(key)
 	}
-	// The elements share one copy of the array's text.
-	list, all := make([]string, 0, min(32, 1+bytes.Count(raw, []byte{','}))), string(raw)
-	for rest := trimSpace(raw[1:]); rest[0] != ']'; {
-		n := valueLen(rest)
-		s, err := "", error(nil)
-		if bytes.IndexByte(rest[:n], '\\') < 0 && n >= 2 {
-			at := len(raw) - len(rest)
-			s = all[at+1 : at+n-1]
-		} else {
-			s, err = unquote(rest[:n])
+	list := make([]string, 0, min(32, 1+strings.Count(f.text[at.from:at.to], ",")))
+	s := syntax{b: f.body[:at.to], i: at.from + 1}
+	ok := s.list(']', 1, func(int) bool {
+		from := s.i
+		if !s.text() {
+			return false
 		}
-		if err != nil || rest[0] != '"' {
-			return wrongType(key)
-		}
-		list = append(list, s)
-		if rest = trimSpace(rest[n:]); rest[0] == ',' {
-			rest = trimSpace(rest[1:])
-		}
+		text, err := f.unquote(span{from, s.i})
+		list = append(list, text)
+		return err == nil
+	})
+	if !ok {
+		return wrongType(key)
 	}
 	*into = list
 	return nil
 }
 
-func (f FieldMap) boolean(key string, into *bool, required bool) error {
-	raw, err := f.take(key, required)
-	switch {
-	case raw == nil:
+func (f *fields) boolean(key string, into *bool, required bool) error {
+	at, err := f.take(key, required)
+	if at.empty() {
 		return err
-	case string(raw) == "true", string(raw) == "false":
-		*into = raw[0] == 't'
+	}
+	switch f.text[at.from:at.to] {
+	case "true", "false":
+		*into = f.body[at.from] == 't'
 		return nil
 	}
 	return wrongType(key)
 }
 
-func (f FieldMap) integer(key string, into *int, required bool) error {
+func (f *fields) integer(key string, into *int, required bool) error {
 	n := int64(*into)
 	err := f.int64(key, &n, required)
 	if int64(int(n)) != n {
@@ -242,12 +228,12 @@ func (f FieldMap) integer(key string, into *int, required bool) error {
 }
 
 // int64 refuses 1.0 and 1e3 as well.
-func (f FieldMap) int64(key string, into *int64, required bool) error {
-	raw, err := f.take(key, required)
-	if raw == nil {
+func (f *fields) int64(key string, into *int64, required bool) error {
+	at, err := f.take(key, required)
+	if at.empty() {
 		return err
 	}
-	n, err := strconv.ParseInt(string(raw), 10, 64)
+	n, err := strconv.ParseInt(f.text[at.from:at.to], 10, 64)
 	if err != nil {
 		return wrongType(key)
 	}
@@ -255,9 +241,9 @@ func (f FieldMap) int64(key string, into *int64, required bool) error {
 	return nil
 }
 
-func (f FieldMap) rest() error {
-	for k := range f {
-		return fmt.Errorf("%w: unknown key %s", ErrMalformed, quote(k))
+func (f *fields) rest() error {
+	if f.left == 0 {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("%w: unknown key %s", ErrMalformed, quote(f.list[bits.TrailingZeros32(f.left)].key))
 }

@@ -26,6 +26,8 @@ const (
 	// DefaultFrameTimeout is how long a frame may take from its first byte to
 	// its last. Further bytes do not extend it.
 	DefaultFrameTimeout = 30 * time.Second
+	// headerSize is the length of a frame's header.
+	headerSize = 4
 	// DefaultPort is the guest's vsock port.
 	DefaultPort = 52000
 )

@@ -123,14 +123,25 @@ func Output(text, encoding string) ([]byte, error) {
 // preceded by its length as a big-endian uint64. It covers what is in the
 // frame, so after a cut the cut output.
 func EvidenceHash(stdout, stderr []byte) string {
-	h := sha256.New()
-	var n [8]byte
-	for _, b := range [][]byte{stdout, stderr} {
-		binary.BigEndian.PutUint64(n[:], uint64(len(b)))
-		h.Write(n[:])
-		h.Write(b)
+	var sum [sha256.Size]byte
+	var short [256]byte
+	if len(stdout)+len(stderr)+16 <= len(short) {
+		b := append(binary.BigEndian.AppendUint64(short[:0], uint64(len(stdout))), stdout...)
+		b = append(binary.BigEndian.AppendUint64(b, uint64(len(stderr))), stderr...)
+		sum = sha256.Sum256(b)
+	} else {
+		h := sha256.New()
+		var n [8]byte
+		for _, b := range [][]byte{stdout, stderr} {
+			binary.BigEndian.PutUint64(n[:], uint64(len(b)))
+			h.Write(n[:])
+			h.Write(b)
+		}
+		h.Sum(sum[:0])
 	}
-	return hex.EncodeToString(h.Sum(nil))
+	var text [2 * sha256.Size]byte
+	hex.Encode(text[:], sum[:])
+	return string(text[:])
 }
 
 // GuestQuery asks the agent about its world.
@@ -212,8 +223,8 @@ var ErrMalformed = errors.New("malformed message")
 // present and of its exact type. It returns a pointer to one of the structs
 // above.
 func Decode(body []byte) (any, error) {
-	f, err := Fields(body)
-	if err != nil {
+	var f fields
+	if err := f.parse(body); err != nil {
 		return nil, err
 	}
 	typ, err := f.str("type", true)
@@ -223,11 +234,11 @@ func Decode(body []byte) (any, error) {
 	var m any
 	switch typ {
 	case TypeHello:
-		m, err = decodeHello(f)
+		m, err = decodeHello(&f)
 	case TypeToolDispatch:
-		m, err = decodeToolDispatch(f)
+		m, err = decodeToolDispatch(&f)
 	case TypeToolResult:
-		m, err = decodeToolResult(f)
+		m, err = decodeToolResult(&f)
 	case TypeGuestQuery:
 		q := &GuestQuery{Type: typ}
 		err = cmp.Or(f.strs(true, field{"query_id", &q.QueryID}, field{"query_kind", &q.QueryKind}),
@@ -236,15 +247,14 @@ func Decode(body []byte) (any, error) {
 	case TypeGuestResponse:
 		r := &GuestResponse{Type: typ}
 		err = f.strs(true, field{"query_id", &r.QueryID})
-		if raw, ok := f["result"]; ok {
-			r.Result = raw
-			delete(f, "result")
+		if at, ok := f.find("result"); ok {
+			r.Result = body[at.from:at.to:at.to]
 		} else if err == nil {
 			err = missing("result")
 		}
 		m = r
 	case TypeResetSignal, TypeResetAck:
-		m, err = decodeReset(typ, f)
+		m, err = decodeReset(typ, &f)
 	case TypeErrorEvent:
 		ev := &ErrorEvent{Type: typ}
 		err = f.strs(true, field{"code", &ev.Code}, field{"message", &ev.Message})
@@ -261,7 +271,7 @@ func Decode(body []byte) (any, error) {
 	return m, nil
 }
 
-func decodeHello(f FieldMap) (*Hello, error) {
+func decodeHello(f *fields) (*Hello, error) {
 	h := &Hello{Type: TypeHello}
 	err := cmp.Or(
 		f.strs(true, field{"agent_sha256", &h.AgentSHA256}, field{"arch", &h.Arch}, field{"epoch", &h.Epoch}),
@@ -271,24 +281,23 @@ func decodeHello(f FieldMap) (*Hello, error) {
 	return h, err
 }
 
-func decodeToolDispatch(f FieldMap) (*ToolDispatch, error) {
+func decodeToolDispatch(f *fields) (*ToolDispatch, error) {
 	d := &ToolDispatch{Type: TypeToolDispatch}
 	err := cmp.Or(
 		f.strs(true, field{"command_id", &d.CommandID}, field{"tool", &d.Tool}),
 		f.int64("deadline_ms", &d.DeadlineMS, true))
-	raw, ok := f["params"]
-	switch {
+	switch at, ok := f.find("params"); {
 	case !ok:
-		raw = json.RawMessage("{}")
-	case raw[0] != '{':
+		d.Params = json.RawMessage("{}")
+	case f.body[at.from] != '{':
 		err = cmp.Or(err, fmt.Errorf("%w: params is not an object", ErrMalformed))
+	default:
+		d.Params = f.body[at.from:at.to:at.to]
 	}
-	d.Params = raw
-	delete(f, "params")
 	return d, err
 }
 
-func decodeToolResult(f FieldMap) (*ToolResult, error) {
+func decodeToolResult(f *fields) (*ToolResult, error) {
 	r := &ToolResult{Type: TypeToolResult}
 	err := cmp.Or(
 		f.strs(true, field{"command_id", &r.CommandID}, field{"stdout", &r.Stdout}, field{"stderr", &r.Stderr}, field{"evidence_hash", &r.EvidenceHash}),
@@ -300,7 +309,7 @@ func decodeToolResult(f FieldMap) (*ToolResult, error) {
 	return r, err
 }
 
-func decodeReset(typ string, f FieldMap) (any, error) {
+func decodeReset(typ string, f *fields) (any, error) {
 	if typ == TypeResetSignal {
 		s := &ResetSignal{Type: typ}
 		err := cmp.Or(f.strs(true, field{"reason", &s.Reason}), f.strs(false, field{"epoch", &s.Epoch}),

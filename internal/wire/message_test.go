@@ -158,6 +158,8 @@ func TestEvidenceHashIsFramed(t *testing.T) {
 	require.NotEqual(t, EvidenceHash([]byte("a"), nil), EvidenceHash(nil, []byte("a")))
 	// printf '\0\0\0\0\0\0\0\1a\0\0\0\0\0\0\0\0' | sha256sum
 	require.Equal(t, "6aa98e17c109dd8e2ae23a478ceb48e193c730289ba48d741388a3cc8b38ef4f", EvidenceHash([]byte("a"), nil))
+	// (printf '\0\0\0\0\0\0\1\0'; head -c 256 /dev/zero; printf '\0\0\0\0\0\0\0\1a') | sha256sum
+	require.Equal(t, "d0eba422fe86807c427860db630a1060724da81aee7ede645622ab186ad63b5b", EvidenceHash(make([]byte, 256), []byte("a")))
 }
 
 // Fields has to agree with encoding/json on what an object is and holds.

@@ -1,9 +1,52 @@
 package wire
 
 import (
+	"encoding/binary"
 	"fmt"
 	"unicode/utf8"
 )
+
+// span is where a value stands in JSON text.
+type span struct{ from, to int }
+
+func (s span) empty() bool { return s.to == 0 }
+
+// split passes on the members of the object that body is. It refuses what is not
+// UTF-8, not JSON, nested deeper than MaxDepth or not an object.
+func split(body []byte, member func(key, value span) error) error {
+	s := syntax{b: body}
+	if s.space(); s.peek() != '{' || !utf8.Valid(body) {
+		if err := checkSyntax(body); err != nil {
+			return err
+		}
+		return fmt.Errorf("%w: not an object", ErrMalformed)
+	}
+	s.i++
+	var err error
+	ok := s.list('}', 1, func(depth int) bool {
+		var key, value span
+		key.from = s.i
+		if !s.text() {
+			return false
+		}
+		key.to = s.i
+		if s.space(); !s.take(':') {
+			return false
+		}
+		s.space()
+		value.from = s.i
+		if !s.value(depth) {
+			return false
+		}
+		value.to = s.i
+		err = member(key, value)
+		return err == nil
+	})
+	if err != nil {
+		return err
+	}
+	return s.end(ok)
+}
 
 // checkSyntax accepts what encoding/json accepts, if it is UTF-8 and nested no
 // deeper than MaxDepth. A fuzz target compares the two; this one allocates
@@ -14,12 +57,17 @@ func checkSyntax(body []byte) error {
 	}
 	s := syntax{b: body}
 	s.space()
-	ok := s.value(0)
+	return s.end(s.value(0))
+}
+
+// end says what is wrong with the text, of which all but white space has been
+// read if it was ok so far.
+func (s *syntax) end(ok bool) error {
 	s.space()
 	switch {
 	case s.deep:
 		return fmt.Errorf("%w: nested deeper than %d", ErrMalformed, MaxDepth)
-	case !ok || s.i != len(body):
+	case !ok || s.i != len(s.b):
 		return fmt.Errorf("%w: not JSON", ErrMalformed)
 	}
 	return nil
@@ -123,6 +171,10 @@ func (s *syntax) text() bool {
 		return false
 	}
 	for s.i < len(s.b) {
+		if plain := s.b[s.i:]; len(plain) >= 8 && !hasSpecial(binary.LittleEndian.Uint64(plain)) {
+			s.i += 8
+			continue
+		}
 		c := s.b[s.i]
 		s.i++
 		switch {
@@ -135,6 +187,15 @@ func (s *syntax) text() bool {
 		}
 	}
 	return false
+}
+
+// hasSpecial reports whether one of eight bytes ends a string, begins an escape
+// or is a control character: for each kind the top bit of the first such byte
+// is set by a borrow (Hacker's Delight, 6-1).
+func hasSpecial(eight uint64) bool {
+	const ones = 0x0101010101010101
+	quote, slash := eight^ones*'"', eight^ones*'\\'
+	return ((eight-ones*' ')&^eight|(quote-ones)&^quote|(slash-ones)&^slash)&(ones<<7) != 0
 }
 
 // escape is what follows a backslash.
