@@ -22,18 +22,25 @@ const EnvVar = "BSM_REQUIRE"
 // Need skips or fails t unless this machine has every named thing: "root",
 // "linux", "kvm", "cgroup" (a memory and pids cgroup of our own can be made),
 // "userns" (an unprivileged user namespace), "qemu" (the system emulator of this
-// architecture), or else the name of a binary.
+// architecture), "python3-venv" (Python can make a virtual environment), or else
+// the name of a binary.
 func Need(t testing.TB, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		err := check(name)
-		switch {
-		case err == nil:
-		case required(name):
-			t.Fatalf("this job requires %s (%s=%s): %v", name, EnvVar, os.Getenv(EnvVar), err)
-		default:
-			t.Skipf("needs %s: %v", name, err)
+		if err := check(name); err != nil {
+			Lacks(t, name, err)
 		}
+	}
+}
+
+// Lacks skips or fails t for want of something that only trying can tell, such
+// as a download. It says what failed and how to have it.
+func Lacks(t testing.TB, name string, err error) {
+	t.Helper()
+	if required(name) {
+		t.Fatalf("this job requires %s (%s=%s): %v", name, EnvVar, os.Getenv(EnvVar), err)
+	} else {
+		t.Skipf("needs %s: %v", name, err)
 	}
 }
 
@@ -61,6 +68,12 @@ func check(name string) error {
 		return f.Close()
 	case "cgroup":
 		return cgroup()
+	case "python3-venv":
+		out, err := exec.Command("python3", "-c", "import ensurepip, venv").CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s; fix: sudo apt-get install python3-venv", err, strings.TrimSpace(string(out)))
+		}
+		return nil
 	case "userns":
 		out, err := exec.Command("unshare", "--user", "--map-root-user", "true").CombinedOutput()
 		if err != nil {

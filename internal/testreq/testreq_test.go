@@ -1,6 +1,7 @@
 package testreq
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
@@ -43,6 +44,18 @@ func TestNeed(t *testing.T) {
 			require.Contains(t, f.failed, c.failed)
 		})
 	}
+}
+
+func TestLacks(t *testing.T) {
+	err := errors.New("no network; fix: go online")
+	t.Setenv(EnvVar, "")
+	f := &fake{}
+	Lacks(f, "a schema", err)
+	require.Equal(t, fake{skipped: "needs a schema: no network; fix: go online"}, *f)
+	t.Setenv(EnvVar, "x,a schema")
+	f = &fake{}
+	Lacks(f, "a schema", err)
+	require.Equal(t, fake{failed: "this job requires a schema (BSM_REQUIRE=x,a schema): no network; fix: go online"}, *f)
 }
 
 func TestDebianNames(t *testing.T) {
