@@ -1,0 +1,279 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/brainst0rm/sandbox-redteam/backends"
+	"github.com/brainst0rm/sandbox-redteam/internal/actions"
+	"github.com/brainst0rm/sandbox-redteam/internal/gate"
+	"github.com/brainst0rm/sandbox-redteam/internal/report"
+	"github.com/brainst0rm/sandbox-redteam/probes"
+	"github.com/brainst0rm/sandbox-redteam/probes/runner"
+)
+
+// defaultTimeout ends a run of the Action that nobody bounded.
+const defaultTimeout = time.Hour
+
+// GitHub's runner sends SIGINT, after 7.5 s SIGTERM and after 2.5 s more SIGKILL.
+// A cancelled run is reported when its sandbox is down, or at the latest after
+// patience; what is still there then gets the rest of the time.
+const (
+	patience  = 5 * time.Second
+	lastCalls = 3 * time.Second
+	// A run whose own time is over gets longer than a teardown and a shutdown
+	// take.
+	timeoutPatience = time.Minute
+)
+
+var errTimeout = errors.New("the timeout of the run struck")
+
+func (a *App) actionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "action", Short: "Be a step of a GitHub workflow: run, report, gate", Args: noArgs,
+		Long: "action is what action.yml runs. It reads the inputs from the environment (INPUT_BACKEND, INPUT_FAIL_ON, ...),\n" +
+			"attacks the sandbox, writes report.json, junit.xml and report.sarif, and tells the runner the outputs, the\n" +
+			"job summary and the annotations. The README has the table of inputs and outputs.",
+		Example: "  INPUT_BACKEND=mock INPUT_PROBES=A1 INPUT_REPORT_DIR=reports bsm-redteam action",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.action(cmd.Context()) },
+	}
+}
+
+// action keeps everything that is printed from being a command of the runner, and
+// turns an error into an annotation and an output.
+func (a *App) action(ctx context.Context) error {
+	job := actions.New(a.Out, os.Getenv)
+	fence := actions.NewFence(a.Err)
+	fenced := *a
+	fenced.Out, fenced.Err = fence, fence
+	step := &step{App: &fenced, job: job}
+	err := step.run(ctx)
+	code, text := codeOf(err)
+	if text != "" {
+		fenced.say("bsm-redteam: %s", plain(text))
+		step.failed(ctx, text)
+	}
+	if err := fence.Flush(); err != nil && code == ExitClean {
+		return findings(err)
+	}
+	return silent(code)
+}
+
+// step is one use of the Action.
+type step struct {
+	*App
+	job      *actions.Job
+	o        *runOptions
+	gate     gate.Options
+	timeout  time.Duration
+	baseline string
+	out      *publisher // nil until the inputs are known to be good
+}
+
+// run does the work of the step. An error is one that kept it from being done.
+func (s *step) run(ctx context.Context) error {
+	in, err := s.job.Inputs()
+	if err != nil {
+		return usage(err)
+	}
+	if err := s.configure(in); err != nil {
+		return usageOfInput(err)
+	}
+	r, err := s.prepare(s.o)
+	if err != nil {
+		return usageOfInput(err)
+	}
+	if err := s.readBaseline(r.Backend); err != nil {
+		return err
+	}
+	if s.out, err = newPublisher(s.job, s.Version, in[actions.InReportDir]); err != nil {
+		return usageOfInput(err)
+	}
+	// Before anything that takes time: a run that is killed leaves this.
+	if err := s.out.checkpoint(nothingYet(r)); err != nil {
+		return findings(err)
+	}
+	e := s.attend(ctx, r)
+	if e.err != nil {
+		return e.err
+	}
+	err = s.conclude(e)
+	if e.pending != nil {
+		select {
+		case <-e.pending:
+		case <-time.After(lastCalls):
+		}
+	}
+	return err
+}
+
+// flagOf names the flag of a run that an input sets. An input that is not set
+// leaves the flag's own default.
+var flagOf = []struct{ input, flag string }{
+	{actions.InBackend, "sandbox"}, {actions.InProbes, "probes"}, {actions.InConfig, "policy"},
+	{actions.InFailSeverity, "fail-severity"}, {actions.InOnUnavailable, "on-unavailable"},
+	{actions.InIterations, "iterations"}, {actions.InLatBudget, "lat-budget"}, {actions.InBudgets, "budget"},
+	{actions.InRawSamples, "raw-samples"}, {actions.InShard, "shard"}, {actions.InVerbose, "verbose"},
+}
+
+// configure makes options of the inputs.
+func (s *step) configure(in map[string]string) error {
+	s.o = newRunOptions()
+	flags := pflag.NewFlagSet("action", pflag.ContinueOnError)
+	s.o.addFlags(flags)
+	if in[actions.InBackend] == "" {
+		var names []string
+		for _, e := range s.Backends() {
+			names = append(names, e.Name)
+		}
+		return fmt.Errorf("--sandbox is not set; valid: %s; `bsm-redteam doctor` says which of them this host can run", strings.Join(names, ", "))
+	}
+	s.o.onUnavailable = "fail" // a job that tested nothing must not look green
+	for _, f := range flagOf {
+		values := []string{in[f.input]}
+		if f.flag == "budget" { // the flag takes one of them at a time
+			values = strings.Split(in[f.input], ",")
+		}
+		for _, v := range values {
+			if v == "" {
+				continue
+			}
+			if err := flags.Set(f.flag, v); err != nil {
+				return fmt.Errorf("--%s %q: %w", f.flag, v, errors.Unwrap(err))
+			}
+		}
+	}
+	failOn := cmp.Or(in[actions.InFailOn], string(gate.FailOnFailure))
+	if err := oneOf("--fail-on", failOn, gate.FailOns()...); err != nil {
+		return err
+	}
+	allowEmpty := cmp.Or(in[actions.InAllowEmpty], "false")
+	if err := oneOf("--allow-empty", allowEmpty, "true", "false"); err != nil {
+		return err
+	}
+	s.gate = gate.Options{FailOn: gate.FailOn(failOn), AllowEmpty: allowEmpty == "true"}
+	s.baseline = in[actions.InBaseline]
+	s.timeout = defaultTimeout
+	if v := in[actions.InTimeout]; v != "" {
+		d, err := time.ParseDuration(v)
+		if err != nil || d <= 0 {
+			return fmt.Errorf("--timeout %q is no positive duration, such as 20m", v)
+		}
+		s.timeout = d
+	}
+	return nil
+}
+
+// usageOfInput names inputs instead of the flags that they set.
+func usageOfInput(err error) error {
+	text := err.Error()
+	for _, f := range flagOf {
+		text = strings.ReplaceAll(text, "--"+f.flag, "input "+f.input)
+	}
+	return usage(errors.New(strings.ReplaceAll(text, "--", "input ")))
+}
+
+// readBaseline refuses a baseline that cannot be compared with before anything
+// boots.
+func (s *step) readBaseline(backend string) error {
+	if s.baseline == "" {
+		return nil
+	}
+	base, err := report.ReadFile(s.baseline)
+	if err != nil {
+		return usagef("input %s: %w", actions.InBaseline, err)
+	}
+	if err := gate.CheckBaseline(base, probes.SchemaVersion, backend); err != nil {
+		return usagef("input %s: %s: %w", actions.InBaseline, s.baseline, err)
+	}
+	s.gate.Baseline = &base
+	return nil
+}
+
+// nothingYet is the report of a run that was killed before it began.
+func nothingYet(r *runner.Runner) probes.Report {
+	blank := *r
+	blank.New = func() (backends.Sandbox, error) { return nil, context.Canceled }
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	rep, _ := blank.Run(ctx) // the error is the context's
+	return rep
+}
+
+// ended is how a run came to its end.
+type ended struct {
+	rep probes.Report
+	err error
+	// stopped says why the run was ended early; nil when it was not.
+	stopped error
+	// pending is closed when a run that was given up has ended after all; nil
+	// when nobody waits for one.
+	pending <-chan struct{}
+}
+
+// attend carries the run out. One that was stopped is not waited for forever: the
+// runner kills this process soon, and the report has to be there by then.
+func (s *step) attend(parent context.Context, r *runner.Runner) ended {
+	ctx, cancel := context.WithCancelCause(parent)
+	t := time.AfterFunc(s.timeout, func() { cancel(errTimeout) })
+	var e ended
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer cancel(nil)
+		defer t.Stop()
+		e.rep, e.err = s.carryOut(ctx, r)
+		if ctx.Err() != nil {
+			e.stopped = context.Cause(ctx)
+		}
+	}()
+	select {
+	case <-done:
+		return e
+	case <-ctx.Done():
+	}
+	timeout, cancelled := time.After(timeoutPatience), parent.Done()
+	for {
+		select {
+		case <-done:
+			return e
+		case <-cancelled:
+			timeout, cancelled = time.After(patience), nil
+		case <-timeout:
+			return ended{rep: s.out.last(), stopped: context.Cause(ctx), pending: done}
+		}
+	}
+}
+
+// carryOut equips and runs. What keeps a sandbox from being made is an error of
+// every probe, and so in the report.
+func (s *step) carryOut(ctx context.Context, r *runner.Runner) (probes.Report, error) {
+	k, err := s.equip(ctx, s.o.sandboxOptions, r.Policy)
+	if k != nil {
+		k.into(r)
+	}
+	if err != nil {
+		r.New = func() (backends.Sandbox, error) { return nil, err }
+	}
+	p := newProgress(s.Err, s.Terminal)
+	r.Watch = p.event
+	r.Checkpoint = func(rep probes.Report) {
+		if err := s.out.checkpoint(rep); err != nil {
+			s.say("bsm-redteam: %s", plain(err.Error())) // the end tries again
+		}
+	}
+	rep, err := r.Run(ctx)
+	p.clear()
+	if err != nil && ctx.Err() == nil {
+		return probes.Report{}, findings(err)
+	}
+	return rep, nil
+}
