@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
+	"github.com/brainst0rm/sandbox-redteam/internal/compare"
 	"github.com/brainst0rm/sandbox-redteam/probes"
 )
 
@@ -277,7 +278,7 @@ func CheckBaseline(base probes.Report, schema, backend string) error {
 	return nil
 }
 
-// regressions names the probes that passed in the baseline and do not now.
+// regressions names what is worse than in the baseline.
 func regressions(now probes.Report, base *probes.Report) ([]Reason, error) {
 	if base == nil {
 		return nil, nil
@@ -285,28 +286,17 @@ func regressions(now probes.Report, base *probes.Report) ([]Reason, error) {
 	if err := CheckBaseline(*base, now.SchemaVersion, now.Backend); err != nil {
 		return nil, err
 	}
+	c, err := compare.Compare(*base, now, compare.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrBaseline, err)
+	}
 	var out []Reason
-	for _, b := range base.Probes {
-		if !b.Passed {
-			continue
+	for _, f := range c.Regressions {
+		backend := f.Backend
+		if backend == "" {
+			backend = now.Backend
 		}
-		i := slices.IndexFunc(now.Probes, func(p probes.Result) bool { return p.Name == b.Name && p.Backend == b.Backend })
-		what := ""
-		switch {
-		case i < 0:
-			what = "passed in the baseline and was not run now"
-		case now.Probes[i].Errored:
-			what = "passed in the baseline and errored now"
-		case !now.Probes[i].Passed:
-			what = "passed in the baseline and failed now"
-		case b.Verdict == probes.Contained && now.Probes[i].Verdict == probes.Weak:
-			what = "was contained in the baseline and is weak now"
-		case b.ValidatedAgainst != probes.MockOnly && now.Probes[i].ValidatedAgainst == probes.MockOnly:
-			what = "was " + b.ValidatedAgainst + " in the baseline and is mock-only now"
-		default:
-			continue
-		}
-		out = append(out, Reason{Kind: KindRegression, Probe: b.Name, Backend: base.BackendOf(b), Text: fmt.Sprintf("regression: %s %s", title(b), what)})
+		out = append(out, Reason{Kind: KindRegression, Probe: f.Probe, Backend: backend, Text: "regression: " + f.Text})
 	}
 	return out, nil
 }

@@ -21,6 +21,16 @@ func Percentile(sorted []time.Duration, p int) time.Duration { return sorted[Ran
 // when n samples are too few for one to exist (p95 needs 72, p99 needs 368).
 func UpperRank(n, p int) (rank int, ok bool) { return boundRank(n, p, 0.975) }
 
+// Needed is the smallest number of samples with which the p-th percentile has an
+// upper bound.
+func Needed(p int) int {
+	for n := 1; ; n++ {
+		if _, ok := UpperRank(n, p); ok {
+			return n
+		}
+	}
+}
+
 // LowerRank is the matching lower bound.
 func LowerRank(n, p int) (rank int, ok bool) {
 	// The largest rank l with P(X < l) <= 2.5 %, where X counts the samples

@@ -16,13 +16,14 @@ func TestRanks(t *testing.T) {
 		require.Equal(t, tc.upper, up, "p%d", tc.p)
 		low, ok := LowerRank(1000, tc.p)
 		require.True(t, ok)
-		require.InDelta(t, tc.lower, low, 1, "p%d", tc.p)
+		require.Equal(t, tc.lower, low, "p%d", tc.p)
 	}
 }
 
 // A finite upper bound needs this many samples and no fewer.
 func TestTooFewSamples(t *testing.T) {
 	for _, tc := range []struct{ p, n int }{{95, 72}, {99, 368}} {
+		require.Equal(t, tc.n, Needed(tc.p))
 		_, ok := UpperRank(tc.n, tc.p)
 		require.True(t, ok, "p%d of %d", tc.p, tc.n)
 		_, ok = UpperRank(tc.n-1, tc.p)
