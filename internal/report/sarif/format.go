@@ -66,7 +66,6 @@ type ruleProperties struct {
 	Tags []string `json:"tags"`
 	// SecuritySeverity is a number in a string, as GitHub wants it.
 	SecuritySeverity string `json:"security-severity,omitempty"`
-	Precision        string `json:"precision"`
 }
 
 type message struct {

@@ -48,18 +48,17 @@ func score(p probes.Probe) string {
 
 // ruleOf describes a probe of the catalogue.
 func ruleOf(p probes.Probe) rule {
-	first, _, _ := strings.Cut(p.Description, ". ")
-	level := levelError
+	level, title := levelError, p.Harm
 	if p.Class == probes.ClassLatency {
-		level = levelWarning
+		level, title = levelWarning, "latency"
 	}
 	return rule{
 		ID: p.Name, Name: p.Name,
-		ShortDescription: message{Text: cut(strings.TrimSuffix(first, "."), maxDescription)},
+		ShortDescription: message{Text: cut(p.Name+": "+title, maxDescription)}, // the alert's title
 		FullDescription:  message{Text: cut(p.Description, maxDescription)},
 		Help:             help(p), HelpURI: pages + p.Name + ".md",
 		DefaultConfiguration: configuration{Level: level},
-		Properties:           ruleProperties{Tags: tags(p), SecuritySeverity: score(p), Precision: "very-high"},
+		Properties:           ruleProperties{Tags: tags(p), SecuritySeverity: score(p)},
 	}
 }
 
@@ -75,7 +74,7 @@ func unknownRule(name string, p probes.Result) rule {
 		ShortDescription: message{Text: text}, FullDescription: message{Text: text}, Help: message{Text: text},
 		HelpURI:              home,
 		DefaultConfiguration: configuration{Level: levelError},
-		Properties:           ruleProperties{Tags: []string{"security", "sandbox"}, Precision: "medium"},
+		Properties:           ruleProperties{Tags: []string{"security", "sandbox"}},
 	}
 }
 

@@ -82,11 +82,13 @@ func WorkflowFile(ref string) string {
 
 // Encode returns r in SARIF, indented. A report that GitHub could not take whole
 // is refused.
-func Encode(r probes.Report, o Options) ([]byte, error) {
+func Encode(r probes.Report, o Options) ([]byte, error) { return encode(r, o, catalog.All()) }
+
+func encode(r probes.Report, o Options, known []probes.Probe) ([]byte, error) {
 	at := place(o)
 	doc := log{Schema: schema, Version: "2.1.0", Runs: []run{}}
 	for _, backend := range report.Backends(r) {
-		one := runOf(r, backend, at)
+		one := runOf(r, backend, at, known)
 		if n := max(len(one.Results), len(one.Tool.Driver.Rules)); n > maxResults {
 			return nil, fmt.Errorf("sarif: %d results of backend %s; code scanning takes %d", n, untrusted.Prose(backend, 0), maxResults)
 		}
@@ -153,17 +155,17 @@ func relative(p string) (uri string, ok bool) {
 
 // category is a path of one element, whatever the backend is called.
 func category(backend string) string {
-	return name + "/" + url.PathEscape(untrusted.Prose(backend, 100)) + "/"
+	return name + "/" + url.PathEscape(cmp.Or(untrusted.Prose(backend, 100), "unknown")) + "/"
 }
 
-func runOf(r probes.Report, backend, at string) run {
+func runOf(r probes.Report, backend, at string, known []probes.Probe) run {
 	out := run{
 		Tool:              tool{driver{Name: name, InformationURI: home, Rules: []rule{}}},
 		AutomationDetails: automationDetails{category(backend)},
 		Results:           []result{},
 	}
 	rules := rulebook{index: map[string]int{}, known: map[string]probes.Probe{}}
-	for _, p := range catalog.All() {
+	for _, p := range known {
 		rules.known[p.Name] = p
 	}
 	call := invocation{ToolExecutionNotifications: []notification{}}
@@ -206,7 +208,7 @@ type rulebook struct {
 }
 
 func (b *rulebook) of(p probes.Result) (id string, i int) {
-	id = untrusted.Prose(p.Name, 50)
+	id = cmp.Or(untrusted.Prose(p.Name, 50), "unnamed")
 	i, ok := b.index[id]
 	if ok {
 		return id, i
@@ -249,7 +251,9 @@ func level(p probes.Result) string {
 
 // says is the text of an alert: what was found, and what it rests on.
 func says(p probes.Result, backend string) string {
-	parts := []string{fmt.Sprintf("%s on %s: %s", verdict(p), untrusted.Prose(backend, 50), untrusted.Prose(cmp.Or(p.ErrorMessage, p.Reason), maxMessage/5))}
+	word := verdict(p)
+	why := strings.TrimPrefix(untrusted.Prose(cmp.Or(p.ErrorMessage, p.Reason), maxMessage/5), word+": ")
+	parts := []string{fmt.Sprintf("%s on %s: %s", word, untrusted.Prose(backend, 50), why)}
 	if p.Errored {
 		parts = append(parts, "The boundary was neither shown to hold nor seen to fail")
 	}
