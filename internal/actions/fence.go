@@ -5,7 +5,8 @@ import (
 	"io"
 	"strings"
 	"sync"
-	"unicode"
+
+	"github.com/brainst0rm/sandbox-redteam/internal/untrusted"
 )
 
 // Fence is a log of a step in which the runner finds no command. The runner
@@ -58,21 +59,35 @@ func (f *Fence) Flush() error {
 }
 
 func defuse(lines string) string {
-	if !strings.Contains(lines, "::") && !strings.Contains(lines, "##[") {
-		return lines
-	}
 	var b strings.Builder
 	for len(lines) > 0 {
-		end := strings.IndexAny(lines, "\r\n") + 1
-		if end == 0 {
+		end := strings.IndexAny(lines, "\r\n")
+		if end < 0 {
 			end = len(lines)
 		}
 		line := lines[:end]
-		lines = lines[end:]
-		if strings.HasPrefix(strings.TrimLeftFunc(line, unicode.IsSpace), "::") {
-			b.WriteByte('|')
+		if command(line) {
+			line = untrusted.Prose(line, len(line))
 		}
-		b.WriteString(strings.ReplaceAll(line, "##[", "# #["))
+		b.WriteString(line)
+		if end < len(lines) {
+			b.WriteByte(lines[end])
+			end++
+		}
+		lines = lines[end:]
 	}
 	return b.String()
+}
+
+// command reports whether a line could be a command. The runner compares by the
+// rules of a language, to which characters without a width are nothing, so only
+// printable ASCII counts.
+func command(line string) bool {
+	visible := strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return -1
+		}
+		return r
+	}, line)
+	return strings.Contains(visible, "##[") || strings.HasPrefix(strings.TrimLeft(visible, " "), "::")
 }

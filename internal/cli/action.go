@@ -27,14 +27,15 @@ const defaultTimeout = time.Hour
 // A cancelled run is reported when its sandbox is down, or at the latest after
 // patience; what is still there then gets the rest of the time.
 const (
-	patience  = 5 * time.Second
-	lastCalls = 3 * time.Second
+	patience  = 4500 * time.Millisecond
+	lastCalls = 2 * time.Second
 	// A run whose own time is over gets longer than a teardown and a shutdown
 	// take.
 	timeoutPatience = time.Minute
 )
 
-var errTimeout = errors.New("the timeout of the run struck")
+// errTimeout is a cancellation: what did not come to run was interrupted.
+var errTimeout = fmt.Errorf("the timeout of the run struck: %w", context.Canceled)
 
 func (a *App) actionCommand() *cobra.Command {
 	return &cobra.Command{
@@ -59,7 +60,7 @@ func (a *App) action(ctx context.Context) error {
 	code, text := codeOf(err)
 	if text != "" {
 		fenced.say("bsm-redteam: %s", plain(text))
-		step.failed(ctx, text)
+		step.failed(text)
 	}
 	if err := fence.Flush(); err != nil && code == ExitClean {
 		return findings(err)
@@ -95,7 +96,7 @@ func (s *step) run(ctx context.Context) error {
 		return err
 	}
 	if s.out, err = newPublisher(s.job, s.Version, in[actions.InReportDir]); err != nil {
-		return usageOfInput(err)
+		return usagef("input %s: %w", actions.InReportDir, err)
 	}
 	// Before anything that takes time: a run that is killed leaves this.
 	if err := s.out.checkpoint(nothingYet(r)); err != nil {
@@ -107,10 +108,7 @@ func (s *step) run(ctx context.Context) error {
 	}
 	err = s.conclude(e)
 	if e.pending != nil {
-		select {
-		case <-e.pending:
-		case <-time.After(lastCalls):
-		}
+		s.abandon(e.pending)
 	}
 	return err
 }
@@ -126,20 +124,37 @@ var flagOf = []struct{ input, flag string }{
 
 // configure makes options of the inputs.
 func (s *step) configure(in map[string]string) error {
-	s.o = newRunOptions()
-	flags := pflag.NewFlagSet("action", pflag.ContinueOnError)
-	s.o.addFlags(flags)
 	if in[actions.InBackend] == "" {
-		var names []string
-		for _, e := range s.Backends() {
-			names = append(names, e.Name)
+		names := make([]string, len(s.Backends()))
+		for i, e := range s.Backends() {
+			names[i] = e.Name
 		}
-		return fmt.Errorf("--sandbox is not set; valid: %s; `bsm-redteam doctor` says which of them this host can run", strings.Join(names, ", "))
+		return fmt.Errorf("input %s is not set; valid: %s; `bsm-redteam doctor` says which of them this host can run", actions.InBackend, strings.Join(names, ", "))
 	}
-	s.o.onUnavailable = "fail" // a job that tested nothing must not look green
+	var err error
+	if s.o, err = runOptionsOf(in); err != nil {
+		return err
+	}
+	if s.gate, err = gateOptionsOf(in); err != nil {
+		return err
+	}
+	s.baseline, s.timeout = in[actions.InBaseline], defaultTimeout
+	if v := in[actions.InTimeout]; v != "" {
+		if s.timeout, err = time.ParseDuration(v); err != nil || s.timeout <= 0 {
+			return fmt.Errorf("input %s: %q is no positive duration, such as 20m", actions.InTimeout, v)
+		}
+	}
+	return nil
+}
+
+func runOptionsOf(in map[string]string) (*runOptions, error) {
+	o := newRunOptions()
+	flags := pflag.NewFlagSet("action", pflag.ContinueOnError)
+	o.addFlags(flags)
+	o.onUnavailable = "fail" // a job that tested nothing must not look green
 	for _, f := range flagOf {
 		values := []string{in[f.input]}
-		if f.flag == "budget" { // the flag takes one of them at a time
+		if flags.Lookup(f.flag).Value.Type() == "stringArray" { // takes one at a time
 			values = strings.Split(in[f.input], ",")
 		}
 		for _, v := range values {
@@ -147,38 +162,44 @@ func (s *step) configure(in map[string]string) error {
 				continue
 			}
 			if err := flags.Set(f.flag, v); err != nil {
-				return fmt.Errorf("--%s %q: %w", f.flag, v, errors.Unwrap(err))
+				return nil, fmt.Errorf("input %s: %q is not valid: %w", f.input, v, cause(err))
 			}
 		}
 	}
-	failOn := cmp.Or(in[actions.InFailOn], string(gate.FailOnFailure))
-	if err := oneOf("--fail-on", failOn, gate.FailOns()...); err != nil {
-		return err
-	}
-	allowEmpty := cmp.Or(in[actions.InAllowEmpty], "false")
-	if err := oneOf("--allow-empty", allowEmpty, "true", "false"); err != nil {
-		return err
-	}
-	s.gate = gate.Options{FailOn: gate.FailOn(failOn), AllowEmpty: allowEmpty == "true"}
-	s.baseline = in[actions.InBaseline]
-	s.timeout = defaultTimeout
-	if v := in[actions.InTimeout]; v != "" {
-		d, err := time.ParseDuration(v)
-		if err != nil || d <= 0 {
-			return fmt.Errorf("--timeout %q is no positive duration, such as 20m", v)
-		}
-		s.timeout = d
-	}
-	return nil
+	return o, nil
 }
 
-// usageOfInput names inputs instead of the flags that they set.
+func gateOptionsOf(in map[string]string) (gate.Options, error) {
+	failOn := cmp.Or(in[actions.InFailOn], string(gate.FailOnFailure))
+	if err := oneOf("input "+actions.InFailOn, failOn, gate.FailOns()...); err != nil {
+		return gate.Options{}, err
+	}
+	allowEmpty := cmp.Or(in[actions.InAllowEmpty], "false")
+	if err := oneOf("input "+actions.InAllowEmpty, allowEmpty, "true", "false"); err != nil {
+		return gate.Options{}, err
+	}
+	return gate.Options{FailOn: gate.FailOn(failOn), AllowEmpty: allowEmpty == "true"}, nil
+}
+
+// cause is an error of a flag without its name: people know it by another.
+func cause(err error) error {
+	var bad *pflag.InvalidValueError
+	if errors.As(err, &bad) {
+		return bad.Unwrap()
+	}
+	return err
+}
+
+// usageOfInput names the input instead of the flag that it sets.
 func usageOfInput(err error) error {
 	text := err.Error()
+	rest, flag := strings.CutPrefix(text, "--")
 	for _, f := range flagOf {
-		text = strings.ReplaceAll(text, "--"+f.flag, "input "+f.input)
+		if after, ok := strings.CutPrefix(rest, f.flag); flag && ok && !strings.HasPrefix(after, "-") {
+			return usagef("input %s%s", f.input, after)
+		}
 	}
-	return usage(errors.New(strings.ReplaceAll(text, "--", "input ")))
+	return usage(err)
 }
 
 // readBaseline refuses a baseline that cannot be compared with before anything
@@ -248,7 +269,7 @@ func (s *step) attend(parent context.Context, r *runner.Runner) ended {
 		case <-cancelled:
 			timeout, cancelled = time.After(patience), nil
 		case <-timeout:
-			return ended{rep: s.out.last(), stopped: context.Cause(ctx), pending: done}
+			return ended{rep: s.out.giveUp(), stopped: context.Cause(ctx), pending: done}
 		}
 	}
 }
@@ -264,7 +285,11 @@ func (s *step) carryOut(ctx context.Context, r *runner.Runner) (probes.Report, e
 		r.New = func() (backends.Sandbox, error) { return nil, err }
 	}
 	p := newProgress(s.Err, s.Terminal)
-	r.Watch = p.event
+	r.Watch = func(ev runner.Event) {
+		s.out.watch(ev)
+		p.event(ev)
+	}
+	r.OnSandbox = s.out.using
 	r.Checkpoint = func(rep probes.Report) {
 		if err := s.out.checkpoint(rep); err != nil {
 			s.say("bsm-redteam: %s", plain(err.Error())) // the end tries again
@@ -276,4 +301,18 @@ func (s *step) carryOut(ctx context.Context, r *runner.Runner) (probes.Report, e
 		return probes.Report{}, findings(err)
 	}
 	return rep, nil
+}
+
+// abandon shuts the sandbox of a run down that did not end in time. What it does
+// not get to is left to `reap`.
+func (s *step) abandon(pending <-chan struct{}) {
+	ctx, cancel := context.WithTimeout(context.Background(), lastCalls)
+	defer cancel()
+	if err := s.out.shutdown(ctx); err != nil {
+		s.say("bsm-redteam: shut the sandbox down: %s", plain(err.Error()))
+	}
+	select {
+	case <-pending:
+	case <-ctx.Done():
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/brainst0rm/sandbox-redteam/backends"
 	"github.com/brainst0rm/sandbox-redteam/internal/actions"
 	"github.com/brainst0rm/sandbox-redteam/internal/gate"
 	"github.com/brainst0rm/sandbox-redteam/internal/report"
@@ -16,6 +17,7 @@ import (
 	"github.com/brainst0rm/sandbox-redteam/internal/report/markdown"
 	"github.com/brainst0rm/sandbox-redteam/internal/report/sarif"
 	"github.com/brainst0rm/sandbox-redteam/probes"
+	"github.com/brainst0rm/sandbox-redteam/probes/runner"
 )
 
 // publisher keeps the report of a step on disk and its outputs with the runner
@@ -25,9 +27,11 @@ type publisher struct {
 	version string
 	paths   actions.Paths
 
-	mu     sync.Mutex
-	newest probes.Report
-	closed bool // the run was given up: what it still finds comes too late
+	mu      sync.Mutex
+	newest  probes.Report
+	running string // the probe that is at it
+	sandbox backends.Sandbox
+	closed  bool // the run was given up: what it still finds comes too late
 }
 
 func newPublisher(job *actions.Job, version, dir string) (*publisher, error) {
@@ -56,12 +60,45 @@ func (p *publisher) checkpoint(rep probes.Report) error {
 	return err
 }
 
-// last returns the report so far and takes no other.
-func (p *publisher) last() probes.Report {
+// watch keeps which probe is running.
+func (p *publisher) watch(e runner.Event) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.running = ""
+	if e.Result == nil && e.Skipped == nil {
+		p.running = e.Probe
+	}
+}
+
+// using keeps the sandbox that the run goes on with.
+func (p *publisher) using(sb backends.Sandbox) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sandbox = sb
+}
+
+// giveUp returns the report so far and takes no other.
+func (p *publisher) giveUp() probes.Report {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
+	for i := range p.newest.SkippedProbes {
+		if sk := &p.newest.SkippedProbes[i]; sk.Name == p.running {
+			sk.Reason = "interrupted while it ran, and did not end in time"
+		}
+	}
 	return p.newest
+}
+
+// shutdown ends the sandbox of a run that was given up.
+func (p *publisher) shutdown(ctx context.Context) error {
+	p.mu.Lock()
+	sb := p.sandbox
+	p.mu.Unlock()
+	if sb == nil {
+		return nil
+	}
+	return sb.Shutdown(ctx)
 }
 
 // write writes report.json and returns what a reader of it gets: everything
@@ -113,7 +150,7 @@ func (s *step) conclude(e ended) error {
 		return usagef("input %s: %w", actions.InBaseline, err)
 	}
 	verdict, code := s.judge(rep, e.stopped, &d)
-	errs := []error{s.tell(verdict, rep, d), s.render(rep, d)}
+	errs := []error{s.tell(verdict, rep, d), s.render(rep)}
 	s.show(rep)
 	s.log(d)
 	for _, line := range rep.SummaryLines() {
@@ -178,7 +215,7 @@ func (s *step) tell(v actions.Verdict, rep probes.Report, d gate.Decision) error
 }
 
 // render writes the report in the formats of others.
-func (s *step) render(rep probes.Report, d gate.Decision) error {
+func (s *step) render(rep probes.Report) error {
 	x, err := junit.Encode(rep)
 	if err == nil {
 		err = put(s.out.paths.JUnit, x)
@@ -205,7 +242,7 @@ func (s *step) log(d gate.Decision) {
 }
 
 // failed tells the runner that the step could not be done.
-func (s *step) failed(_ context.Context, text string) {
+func (s *step) failed(text string) {
 	o := actions.Outputs{Verdict: actions.Errored, Version: s.Version}
 	if s.out != nil {
 		o.Paths = s.out.paths
