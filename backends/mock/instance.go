@@ -45,7 +45,7 @@ func launch(w *world) *process {
 	go func() {
 		defer close(p.done)
 		// The stream's end is the only way in which it ends.
-		_ = agent.Serve(ctx, far, agent.Options{Table: w.table, Digest: digest, Epoch: goldenEpoch, World: w, KeepTree: w.leaks.keepTree()})
+		_ = agent.Serve(ctx, far, agent.Options{Table: w, Digest: digest, Epoch: goldenEpoch, World: w, KeepTree: w.leaks.keepTree()})
 	}()
 	return p
 }

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,23 +17,31 @@ import (
 )
 
 // tools is the mock's own table. The names are those of the real agent.
-func (w *world) tools() agent.Table {
-	t := make(agent.Table, 32)
-	for _, x := range []struct {
-		name string
-		run  wire.ToolFunc
-	}{
-		{"noop", w.noop}, {"echo", echo}, {"stdout.echo", stdoutEcho}, {"time.sleep", timeSleep}, {"whoami", whoami}, {"uname", uname},
-		{"cat", w.cat}, {"cat-file", w.cat}, {"ls", w.ls}, {"env", env}, {"sh", shell}, {"shell.exec", shell}, {"fs.write", w.fsWrite},
-		{"disk.usage", empty}, {"net.interfaces", empty}, {"proc.list", w.procList},
-		{attack.NetEgress, w.egress}, {attack.FSEscape, w.escapeFiles}, {attack.ProcEscape, w.escapeProcesses},
-		{attack.ResourceExhaust, w.exhaust}, {attack.TimeBomb, w.timeBomb}, {attack.SubstrateAnchor, w.anchor}, {attack.StdoutForge, forge},
-	} {
-		t[x.name] = agent.Tool{Run: x.run, InProcess: true}
-	}
-	t[attack.ChannelPoison] = agent.Tool{Run: poison, InProcess: true, Channel: true}
-	return t
+var tools = map[string]func(*world, context.Context, wire.ToolInput) int{
+	"noop": (*world).noop, "echo": alone(echo), "stdout.echo": alone(stdoutEcho), "time.sleep": alone(timeSleep),
+	"whoami": alone(whoami), "uname": alone(uname), "cat": (*world).cat, "cat-file": (*world).cat, "ls": (*world).ls, "env": alone(env),
+	"sh": alone(shell), "shell.exec": alone(shell), "fs.write": (*world).fsWrite, "disk.usage": alone(empty), "net.interfaces": alone(empty),
+	"proc.list": (*world).procList, attack.NetEgress: (*world).egress, attack.FSEscape: (*world).escapeFiles,
+	attack.ProcEscape: (*world).escapeProcesses, attack.ResourceExhaust: (*world).exhaust, attack.TimeBomb: (*world).timeBomb,
+	attack.SubstrateAnchor: (*world).anchor, attack.StdoutForge: alone(forge), attack.ChannelPoison: alone(poison),
 }
+
+var toolNames = slices.Sorted(maps.Keys(tools))
+
+// alone makes a tool of what needs no world.
+func alone(run wire.ToolFunc) func(*world, context.Context, wire.ToolInput) int {
+	return func(_ *world, ctx context.Context, in wire.ToolInput) int { return run(ctx, in) }
+}
+
+// Tool looks a tool up for the agent.
+func (w *world) Tool(name string) (agent.Tool, bool) {
+	run, ok := tools[name]
+	return agent.Tool{Run: func(ctx context.Context, in wire.ToolInput) int { return run(w, ctx, in) },
+		InProcess: true, Channel: name == attack.ChannelPoison}, ok
+}
+
+// Names lists the tools for the agent.
+func (w *world) Names() []string { return toolNames }
 
 const (
 	exitFailed = 1

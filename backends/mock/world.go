@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
-	"github.com/brainst0rm/sandbox-redteam/internal/agent"
 	"github.com/brainst0rm/sandbox-redteam/internal/integrity"
 	"github.com/brainst0rm/sandbox-redteam/internal/wire"
 )
@@ -26,7 +25,6 @@ const baseFDs = 6
 type world struct {
 	limits backends.Limits
 	leaks  leaks
-	table  agent.Table
 
 	mu       sync.Mutex
 	disk     []byte
@@ -53,7 +51,6 @@ func newWorld(l backends.Limits, k leaks) *world {
 	w := &world{limits: l, leaks: k, disk: newDisk(), snapshot: []byte("mock snapshot"),
 		overlay: map[string][]byte{}, fds: baseFDs, vmm: integrity.StateRunning}
 	w.meter.init()
-	w.table = w.tools()
 	return w
 }
 

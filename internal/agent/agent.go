@@ -17,6 +17,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
+	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,8 +38,29 @@ type Tool struct {
 	InProcess bool
 }
 
+// Tools is what an agent looks tools up in.
+type Tools interface {
+	// Tool returns the tool of that name, and false when there is none.
+	Tool(name string) (Tool, bool)
+	// Names lists all tools in order. The caller does not change the list.
+	Names() []string
+}
+
 // Table is the agent's tools by name.
 type Table map[string]Tool
+
+// Tool looks a tool up.
+func (t Table) Tool(name string) (Tool, bool) {
+	tool, ok := t[name]
+	return tool, ok
+}
+
+// Names lists the tools in order.
+func (t Table) Names() []string {
+	names := slices.AppendSeq(make([]string, 0, len(t)), maps.Keys(t))
+	slices.Sort(names)
+	return names
+}
 
 // A Call is one run of a tool in a process of its own.
 type Call struct {
@@ -79,7 +103,7 @@ type World interface {
 
 // Options configure Serve.
 type Options struct {
-	Table Table
+	Table Tools
 	// Digest is the SHA-256 of the agent's own executable in lower-case hex.
 	Digest string
 	// VM says that the agent is in VM mode. See package vm.
@@ -141,16 +165,22 @@ func Serve(ctx context.Context, rw io.ReadWriteCloser, o Options) error {
 	s := &server{o: o, rw: rw, epoch: o.Epoch, slots: make(chan struct{}, o.MaxCalls)}
 	s.budget.Store(outputBudget)
 
-	p := startPump(ctx, rw)
 	// Closing is what wakes a blocked read or write when ctx ends.
 	stop := context.AfterFunc(ctx, func() { _ = rw.Close() })
 	defer stop()
 
-	err := s.loop(ctx, p)
-	p.leave()
+	var err error
+	if d, ok := rw.(deadliner); ok && d.SetReadDeadline(time.Time{}) == nil {
+		err = s.read(ctx, d)
+	} else {
+		p := startPump(ctx, rw)
+		err = s.loop(ctx, p)
+		p.leave()
+	}
 	s.replace(nil)
 	cancel()
 	s.calls.Wait()
+	s.tools.leave()
 	_ = rw.Close() // the stream is finished either way
 	return err
 }
@@ -161,6 +191,9 @@ func withDefaults(o Options) Options {
 	}
 	if o.FrameTimeout <= 0 {
 		o.FrameTimeout = wire.DefaultFrameTimeout
+	}
+	if o.Table == nil {
+		o.Table = Table{}
 	}
 	if o.MaxCalls <= 0 {
 		o.MaxCalls = DefaultMaxCalls
@@ -173,10 +206,56 @@ func withDefaults(o Options) Options {
 	return o
 }
 
-// loop feeds what the pump reads to the scanner and enforces the deadline of
-// the frame that is being received.
+// deadliner is a stream that ends a read at a deadline by itself.
+type deadliner interface{ SetReadDeadline(t time.Time) error }
+
+// read feeds the stream to the scanner. The stream enforces the deadline of the
+// frame that is being received.
+func (s *server) read(ctx context.Context, d deadliner) error {
+	buf := buffers.Get().(*buffer)
+	defer buffers.Put(buf)
+	sc := &scanner{max: wire.MaxFrame}
+	emit := func(e event) { s.handle(ctx, e) }
+	armed := uint64(0)
+	for {
+		n, err := s.rw.Read(buf[:])
+		sc.feed(buf[:n], emit)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			sc.abandon()
+			s.lost()
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		switch {
+		case !sc.midFrame():
+			if armed != 0 {
+				err = d.SetReadDeadline(time.Time{})
+			}
+			armed = 0
+		case armed != sc.begun:
+			err = d.SetReadDeadline(time.Now().Add(s.o.FrameTimeout))
+			armed = sc.begun
+		}
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+	}
+}
+
+// lost says that a frame was given up.
+func (s *server) lost() {
+	s.event(CodePartialFrame, "frame not complete at its deadline; waiting for the next session")
+}
+
+// loop is read for a stream that knows no deadlines: a pump reads it.
 func (s *server) loop(ctx context.Context, p *pump) error {
 	sc := &scanner{max: wire.MaxFrame}
+	emit := func(e event) { s.handle(ctx, e) }
 	timer := time.NewTimer(time.Hour)
 	timer.Stop()
 	defer timer.Stop()
@@ -190,7 +269,7 @@ func (s *server) loop(ctx context.Context, p *pump) error {
 				}
 				return p.err
 			}
-			sc.feed(chunk, func(e event) { s.handle(ctx, e) })
+			sc.feed(chunk, emit)
 			switch {
 			case !sc.midFrame():
 				timer.Stop()
@@ -202,37 +281,39 @@ func (s *server) loop(ctx context.Context, p *pump) error {
 		case <-timer.C:
 			armed = 0
 			sc.abandon()
-			s.event(CodePartialFrame, "frame not complete at its deadline; waiting for the next session")
+			s.lost()
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 }
 
+// buffer is what one read fills.
+type buffer [64 << 10]byte
+
+// buffers are used again by the next agent: zeroing them is most of what
+// starting one costs, where that is done a thousand times a second.
+var buffers = sync.Pool{New: func() any { return new(buffer) }}
+
 // A pump reads a stream in a goroutine, so that the loop can wait for a
 // deadline as well, on any kind of stream.
 type pump struct {
 	chunks chan []byte
 	err    error // why chunks was closed
-	bufs   *[2][pumpBuffer]byte
+	bufs   [2]*buffer
 	users  atomic.Int32 // of bufs: the goroutine and the loop
 }
 
 // leave gives the buffers back when the second user is done with them.
 func (p *pump) leave() {
 	if p.users.Add(1) == 2 {
-		pumpBuffers.Put(p.bufs)
+		buffers.Put(p.bufs[0])
+		buffers.Put(p.bufs[1])
 	}
 }
 
-const pumpBuffer = 64 << 10
-
-// pumpBuffers are used again by the next pump: zeroing them is most of what
-// starting an agent costs, where that is done a thousand times a second.
-var pumpBuffers = sync.Pool{New: func() any { return new([2][pumpBuffer]byte) }}
-
 func startPump(ctx context.Context, r io.Reader) *pump {
-	p := &pump{chunks: make(chan []byte), bufs: pumpBuffers.Get().(*[2][pumpBuffer]byte)}
+	p := &pump{chunks: make(chan []byte), bufs: [2]*buffer{buffers.Get().(*buffer), buffers.Get().(*buffer)}}
 	go func() {
 		defer p.leave()
 		defer close(p.chunks)

@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -25,7 +23,7 @@ func (s *server) dispatch(sess *session, d *wire.ToolDispatch) {
 		s.event(CodeDuplicate, "a call with this command_id is in flight")
 		return
 	}
-	tool, ok := s.o.Table[d.Tool]
+	tool, ok := s.o.Table.Tool(d.Tool)
 	switch {
 	case !ok:
 		s.refuse(sess, d, wire.ExitNoTool, "the agent has no such tool")
@@ -40,10 +38,11 @@ func (s *server) dispatch(sess *session, d *wire.ToolDispatch) {
 		s.refuse(sess, d, wire.ExitAgentError, fmt.Sprintf("%d calls are in flight, the agent accepts no more", s.o.MaxCalls))
 		return
 	}
-	s.calls.Go(func() {
-		defer func() { <-s.slots }()
-		s.run(sess, d, tool)
-	})
+	if c := newCall(s, sess, d, tool); s.o.Spawn == nil || tool.InProcess {
+		s.tools.run(c)
+	} else {
+		s.calls.Go(c.spawn)
+	}
 }
 
 // refuse answers a dispatch that is not run.
@@ -55,97 +54,73 @@ func (s *server) refuse(sess *session, d *wire.ToolDispatch, code int, why strin
 // flight until its result is on its way.
 func (s *server) finish(sess *session, d *wire.ToolDispatch, r *wire.ToolResult) {
 	r.Type, r.CommandID = wire.TypeToolResult, d.CommandID
-	body, err := wire.Encode(r)
+	framed, err := wire.EncodeFrame(r)
+	s.wmu.Lock()
+	defer s.wmu.Unlock()
+	if s.session() != sess {
+		return
+	}
 	// Freed first inside the write lock: the host may use the id again as soon
 	// as it has read the result.
-	s.write(sess, func(w io.Writer) {
-		sess.mu.Lock()
-		delete(sess.live, d.CommandID)
-		sess.mu.Unlock()
-		if err == nil {
-			_ = wire.WriteFrame(w, body)
-		}
-	})
+	sess.mu.Lock()
+	delete(sess.live, d.CommandID)
+	sess.mu.Unlock()
+	if err == nil {
+		_, _ = s.rw.Write(framed)
+	}
 }
 
-// run runs one call and answers it, unless its session has ended.
-func (s *server) run(sess *session, d *wire.ToolDispatch, tool Tool) {
-	out, errw := newCapture(s.o.OutputCap, &s.budget), newCapture(s.o.OutputCap, &s.budget)
-	defer out.free()
-	defer errw.free()
-	c := Call{Name: d.Tool, Params: d.Params, Deadline: time.Duration(d.DeadlineMS) * time.Millisecond,
-		Stdout: out, Stderr: errw, KeepTree: s.o.KeepTree}
-	if tool.Channel {
-		c.Channel = rawChannel{s, sess}
+// call is one call that holds a slot until it is answered.
+type call struct {
+	s         *server
+	sess      *session
+	d         *wire.ToolDispatch
+	tool      Tool
+	out, errw capture
+}
+
+func newCall(s *server, sess *session, d *wire.ToolDispatch, tool Tool) *call {
+	c := &call{s: s, sess: sess, d: d, tool: tool}
+	c.out.cap, c.out.budget = s.o.OutputCap, &s.budget
+	c.errw.cap, c.errw.budget = s.o.OutputCap, &s.budget
+	return c
+}
+
+// channel is what a tool that is registered for it gets.
+func (c *call) channel() io.Writer {
+	if c.tool.Channel {
+		return rawChannel{c.s, c.sess}
 	}
-	run := s.o.Spawn
-	if run == nil || tool.InProcess {
-		run = inProcess(tool.Run)
-	}
-	exit, err := run(sess.ctx, c)
+	return nil
+}
+
+func (c *call) deadline() time.Duration { return time.Duration(c.d.DeadlineMS) * time.Millisecond }
+
+// spawn runs the tool in a process tree of its own.
+func (c *call) spawn() {
+	exit, err := c.s.o.Spawn(c.sess.ctx, Call{Name: c.d.Tool, Params: c.d.Params, Deadline: c.deadline(),
+		Stdout: &c.out, Stderr: &c.errw, Channel: c.channel(), KeepTree: c.s.o.KeepTree})
+	c.answer(exit, err)
+}
+
+// answer sends the result, unless the call's session has ended, and gives back
+// what the call held.
+func (c *call) answer(exit Exit, err error) {
+	defer func() { <-c.s.slots }()
+	defer c.out.free()
+	defer c.errw.free()
 	if err != nil {
-		if sess.ctx.Err() != nil {
+		if c.sess.ctx.Err() != nil {
 			return
 		}
 		exit.Code = wire.ExitAgentError
-		_, _ = fmt.Fprintf(errw, "%s\n", err)
+		_, _ = fmt.Fprintf(&c.errw, "%s\n", err)
 	}
 	r := &wire.ToolResult{ExitCode: exit.Code, TimedOut: exit.TimedOut}
-	stdout := out.into(&r.Stdout, &r.StdoutEncoding, &r.StdoutLength, &r.StdoutSHA256)
-	stderr := errw.into(&r.Stderr, &r.StderrEncoding, &r.StderrLength, &r.StderrSHA256)
+	stdout := c.out.into(&r.Stdout, &r.StdoutEncoding, &r.StdoutLength, &r.StdoutSHA256)
+	stderr := c.errw.into(&r.Stderr, &r.StderrEncoding, &r.StderrLength, &r.StderrSHA256)
 	r.EvidenceHash = wire.EvidenceHash(stdout, stderr)
-	s.finish(sess, d, r)
-}
-
-// errNotStopped is the honest answer about a goroutine that does not end: it
-// cannot be killed, so its death cannot be confirmed.
-var errNotStopped = errors.New("tool in the agent's process did not stop at its deadline")
-
-// stopGrace is how long a tool in process may take to honour its context.
-const stopGrace = 250 * time.Millisecond
-
-// inProcess runs a tool as a goroutine with its panics contained.
-func inProcess(fn wire.ToolFunc) SpawnFunc {
-	return func(ctx context.Context, c Call) (Exit, error) {
-		toolCtx, cancel := context.WithCancel(ctx)
-		done := make(chan int, 1)
-		go func() {
-			defer func() {
-				if p := recover(); p != nil {
-					_, _ = fmt.Fprintln(c.Stderr, "tool panicked")
-					done <- wire.ExitAgentError
-				}
-			}()
-			done <- fn(toolCtx, wire.ToolInput{Name: c.Name, Params: c.Params, Stdout: c.Stdout, Stderr: c.Stderr, Channel: c.Channel})
-		}()
-		deadline := time.NewTimer(c.Deadline)
-		defer deadline.Stop()
-		timedOut := false
-		select {
-		case code := <-done:
-			cancel()
-			return Exit{Code: code}, nil
-		case <-ctx.Done():
-		case <-deadline.C:
-			timedOut = true
-		}
-		if timedOut && c.KeepTree {
-			context.AfterFunc(ctx, cancel)
-			return Exit{Code: wire.ExitKilled, TimedOut: true}, nil
-		}
-		cancel()
-		grace := time.NewTimer(stopGrace)
-		defer grace.Stop()
-		select {
-		case <-done:
-			if !timedOut {
-				return Exit{}, ctx.Err()
-			}
-			return Exit{Code: wire.ExitKilled, TimedOut: true}, nil
-		case <-grace.C:
-			return Exit{}, errNotStopped
-		}
-	}
+	c.s.finish(c.sess, c.d, r)
 }
 
 // rawChannel writes to the stream what a poisoning tool wants there.
@@ -155,7 +130,10 @@ type rawChannel struct {
 }
 
 func (r rawChannel) Write(p []byte) (n int, err error) {
-	err = io.ErrClosedPipe
-	r.s.write(r.sess, func(w io.Writer) { n, err = w.Write(p) })
-	return n, err
+	r.s.wmu.Lock()
+	defer r.s.wmu.Unlock()
+	if r.s.session() != r.sess {
+		return 0, io.ErrClosedPipe
+	}
+	return r.s.rw.Write(p)
 }

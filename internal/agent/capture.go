@@ -23,10 +23,6 @@ type capture struct {
 	closed bool
 }
 
-func newCapture(limit int, budget *atomic.Int64) *capture {
-	return &capture{cap: limit, budget: budget}
-}
-
 // Write never fails and never blocks: a tool must not be able to tell, or to
 // wait for, what is kept of its output.
 func (c *capture) Write(p []byte) (int, error) {

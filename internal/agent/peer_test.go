@@ -33,13 +33,27 @@ type peer struct {
 // patience bounds each wait of a test; nothing here takes nearly so long.
 const patience = 10 * time.Second
 
+// timeless is a stream without deadlines, which a pump has to read.
+type timeless struct{ io.ReadWriteCloser }
+
+// streams are the two kinds.
+var streams = map[string]func(net.Conn) io.ReadWriteCloser{
+	"deadlines":    func(c net.Conn) io.ReadWriteCloser { return c },
+	"no deadlines": func(c net.Conn) io.ReadWriteCloser { return timeless{c} },
+}
+
 func serve(t *testing.T, o Options) *peer {
+	t.Helper()
+	return serveOn(t, o, streams["deadlines"])
+}
+
+func serveOn(t *testing.T, o Options, stream func(net.Conn) io.ReadWriteCloser) *peer {
 	t.Helper()
 	host, guest := net.Pipe()
 	ctx, cancel := context.WithCancel(t.Context())
 	p := &peer{t: t, conn: host, r: bufio.NewReader(host), done: make(chan error, 1)}
 	p.fr = wire.NewFrameReader(p.r, 0, 0)
-	go func() { p.done <- Serve(ctx, guest, o) }()
+	go func() { p.done <- Serve(ctx, stream(guest), o) }()
 	t.Cleanup(func() {
 		cancel()
 		_ = host.Close()

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"runtime"
 	"strings"
@@ -204,8 +205,14 @@ func TestBytesBeforeAnySessionAreIgnored(t *testing.T) {
 }
 
 func TestDripDoesNotExtendAFrame(t *testing.T) {
+	for name, stream := range streams {
+		t.Run(name, func(t *testing.T) { dripDoesNotExtendAFrame(t, stream) })
+	}
+}
+
+func dripDoesNotExtendAFrame(t *testing.T, stream func(net.Conn) io.ReadWriteCloser) {
 	const timeout = 100 * time.Millisecond
-	p := serve(t, Options{Table: testTable(), FrameTimeout: timeout})
+	p := serveOn(t, Options{Table: testTable(), FrameTimeout: timeout}, stream)
 	p.hello()
 	begin := time.Now()
 	stop := make(chan struct{})
@@ -232,8 +239,14 @@ func TestDripDoesNotExtendAFrame(t *testing.T) {
 }
 
 func TestSlowSessionIsNoPartialFrame(t *testing.T) {
+	for name, stream := range streams {
+		t.Run(name, func(t *testing.T) { slowSessionIsNoPartialFrame(t, stream) })
+	}
+}
+
+func slowSessionIsNoPartialFrame(t *testing.T, stream func(net.Conn) io.ReadWriteCloser) {
 	const timeout = 200 * time.Millisecond
-	p := serve(t, Options{Table: testTable(), FrameTimeout: timeout})
+	p := serveOn(t, Options{Table: testTable(), FrameTimeout: timeout}, stream)
 	p.hello()
 	for i := range 4 { // complete frames, more time in all than one may take
 		b := dispatchFrame(t, fmt.Sprint(i), "echo", none(), time.Second)
@@ -416,7 +429,7 @@ func TestServeEndsWhileTheHostDoesNotRead(t *testing.T) {
 func TestCaptureBudgetCutsButHashesAll(t *testing.T) {
 	s := &server{}
 	s.budget.Store(10)
-	c := newCapture(100, &s.budget)
+	c := &capture{cap: 100, budget: &s.budget}
 	_, _ = c.Write([]byte("12345678"))
 	_, _ = c.Write([]byte("90ab")) // over the budget of all calls together
 	_, _ = c.Write([]byte("cd"))

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -18,7 +17,8 @@ import (
 type server struct {
 	o      Options
 	rw     io.ReadWriteCloser
-	calls  sync.WaitGroup
+	calls  sync.WaitGroup // those in processes of their own
+	tools  crew           // those in this one
 	slots  chan struct{}
 	budget atomic.Int64
 
@@ -57,21 +57,12 @@ func (s *server) open(ctx context.Context, n wire.Nonce) {
 	ctx, cancel := context.WithCancel(ctx)
 	sess := &session{ctx: ctx, cancel: cancel, live: map[string]bool{}}
 	s.replace(sess)
-	tools := make([]string, 0, len(s.o.Table))
-	for name := range s.o.Table {
-		tools = append(tools, name)
-	}
-	slices.Sort(tools)
-	body, err := wire.Encode(&wire.Hello{Type: wire.TypeHello, Version: 1, AgentSHA256: s.o.Digest, PID: os.Getpid(),
-		VM: s.o.VM, Arch: runtime.GOARCH, BootID: s.o.BootID, Epoch: s.readEpoch(), Tools: tools})
+	hello, err := wire.EncodeFrame(&wire.Hello{Type: wire.TypeHello, Version: 1, AgentSHA256: s.o.Digest, PID: os.Getpid(),
+		VM: s.o.VM, Arch: runtime.GOARCH, BootID: s.o.BootID, Epoch: s.readEpoch(), Tools: s.o.Table.Names()})
 	if err != nil {
 		return
 	}
-	s.write(sess, func(w io.Writer) {
-		if _, err := w.Write(wire.Preamble(n)); err == nil {
-			_ = wire.WriteFrame(w, body)
-		}
-	})
+	s.write(sess, append(wire.Preamble(n), hello...))
 }
 
 // replace makes next the current session and ends the one before.
@@ -97,22 +88,20 @@ func (s *server) readEpoch() string {
 	return s.epoch
 }
 
-// write runs fn on the stream if sess is still the current session. A failed
-// write needs no handling here: the reader sees the stream end as well.
-func (s *server) write(sess *session, fn func(io.Writer)) {
+// write sends b if sess is still the current session. A failed write needs no
+// handling here: the reader sees the stream end as well.
+func (s *server) write(sess *session, b []byte) {
 	s.wmu.Lock()
 	defer s.wmu.Unlock()
 	if sess != nil && s.session() == sess {
-		fn(s.rw)
+		_, _ = s.rw.Write(b)
 	}
 }
 
 func (s *server) send(sess *session, m any) {
-	body, err := wire.Encode(m)
-	if err != nil {
-		return
+	if framed, err := wire.EncodeFrame(m); err == nil {
+		s.write(sess, framed)
 	}
-	s.write(sess, func(w io.Writer) { _ = wire.WriteFrame(w, body) })
 }
 
 func (s *server) event(code, message string) {
