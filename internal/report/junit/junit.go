@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jstemmer/go-junit-report/v2/junit"
 
@@ -204,8 +205,8 @@ func properties(s *junit.Testsuite, r probes.Report, backend string) {
 	}
 	runs := report.RunsOn(r, backend)
 	for i, run := range runs {
-		if s.Timestamp == "" {
-			s.Timestamp = text(run.GeneratedAt)
+		if at, err := time.Parse(time.RFC3339, run.GeneratedAt); err == nil && s.Timestamp == "" {
+			s.SetTimestamp(at)
 		}
 		if len(runs) > 1 {
 			add.prefix = fmt.Sprintf("run.%d.", i+1)
