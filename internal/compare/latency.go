@@ -251,7 +251,8 @@ func differences(base, head []fact) []string {
 }
 
 func value(s string) string {
-	if strings.TrimSpace(s) == "" {
+	s = strings.TrimSpace(s)
+	if s == "" {
 		return "unknown"
 	}
 	if len(s) > 60 {
