@@ -22,8 +22,7 @@ const EnvVar = "BSM_REQUIRE"
 // Need skips or fails t unless this machine has every named thing: "root",
 // "linux", "kvm", "cgroup" (a memory and pids cgroup of our own can be made),
 // "userns" (an unprivileged user namespace), "qemu" (the system emulator of this
-// architecture), "python3-venv" (Python can make a virtual environment), or else
-// the name of a binary.
+// architecture), or else the name of a binary.
 func Need(t testing.TB, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -68,12 +67,6 @@ func check(name string) error {
 		return f.Close()
 	case "cgroup":
 		return cgroup()
-	case "python3-venv":
-		out, err := exec.Command("python3", "-c", "import ensurepip, venv").CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("%w: %s; fix: sudo apt-get install python3-venv", err, strings.TrimSpace(string(out)))
-		}
-		return nil
 	case "userns":
 		out, err := exec.Command("unshare", "--user", "--map-root-user", "true").CombinedOutput()
 		if err != nil {

@@ -24,16 +24,20 @@ const reader = "junitparser==5.0.3 --hash=sha256:553535b8cd1672a9c8bd2c7326ae1ae
 // is skipped, or fails where BSM_REQUIRE has "junitparser".
 func python(t *testing.T) string {
 	t.Helper()
-	testreq.Need(t, "python3-venv")
 	dir := t.TempDir()
 	wants := filepath.Join(dir, "requirements.txt")
 	require.NoError(t, os.WriteFile(wants, []byte(reader), 0o600))
-	out, err := exec.Command("python3", "-m", "venv", filepath.Join(dir, "venv")).CombinedOutput()
-	require.NoError(t, err, string(out))
 	bin := filepath.Join(dir, "venv", "bin", "python")
-	pip := exec.Command(bin, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check", "--only-binary=:all:", "--require-hashes", "-r", wants)
-	if out, err := pip.CombinedOutput(); err != nil {
-		testreq.Lacks(t, "junitparser", fmt.Errorf("%w: %s; fix: let pip reach its package index", err, strings.TrimSpace(string(out))))
+	for _, step := range []struct {
+		argv []string
+		fix  string
+	}{
+		{[]string{"python3", "-m", "venv", filepath.Join(dir, "venv")}, "sudo apt-get install python3-venv"},
+		{[]string{bin, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check", "--only-binary=:all:", "--require-hashes", "-r", wants}, "let pip reach its package index"},
+	} {
+		if out, err := exec.Command(step.argv[0], step.argv[1:]...).CombinedOutput(); err != nil {
+			testreq.Lacks(t, "junitparser", fmt.Errorf("%w: %s; fix: %s", err, strings.TrimSpace(string(out)), step.fix))
+		}
 	}
 	return bin
 }
