@@ -17,7 +17,7 @@ import (
 type Text struct {
 	b     []byte
 	total int64
-	sum   [sha256.Size]byte
+	sum   [sha256.Size]byte // when cut
 	cut   bool
 }
 
@@ -25,9 +25,7 @@ type Text struct {
 const previewBytes = 200
 
 // NewText wraps all of what a guest sent. It does not copy b.
-func NewText(b []byte) Text {
-	return Text{b: b, total: int64(len(b)), sum: sha256.Sum256(b)}
-}
+func NewText(b []byte) Text { return Text{b: b, total: int64(len(b))} }
 
 // NewTruncatedText wraps the beginning of a longer output: b is what was kept,
 // total the full length and sum the SHA-256 of all of it, as the agent said.
@@ -46,7 +44,13 @@ func (t Text) Truncated() bool { return t.cut }
 
 // SHA256 is the hash of the whole output in hex. For a truncated Text it is the
 // agent's word.
-func (t Text) SHA256() string { return hex.EncodeToString(t.sum[:]) }
+func (t Text) SHA256() string {
+	sum := t.sum
+	if !t.cut {
+		sum = sha256.Sum256(t.b)
+	}
+	return hex.EncodeToString(sum[:])
+}
 
 // String returns a quoted, ASCII-only, bounded preview.
 func (t Text) String() string {

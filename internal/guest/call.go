@@ -43,9 +43,7 @@ func (c *Client) Execute(ctx context.Context, inv backends.Invocation) (backends
 		return backends.Execution{}, err
 	}
 	begin := time.Now()
-	limit, cancel := context.WithTimeoutCause(ctx, inv.Deadline+s.o.Grace, ErrUnconfirmed)
-	defer cancel()
-	msg, err := s.call(limit, k, ch, body)
+	msg, err := s.call(ctx, k, ch, body, inv.Deadline+s.o.Grace, ErrUnconfirmed)
 	elapsed := time.Since(begin)
 	if err != nil {
 		return backends.Execution{}, toolError(ctx, inv, err)
@@ -115,18 +113,20 @@ func text(b []byte, total int64, sum string) (backends.Text, error) {
 }
 
 func encodeDispatch(inv backends.Invocation) ([]byte, error) {
-	doing := "dispatch tool " + printable(inv.Tool)
+	bad := func(format string, args ...any) ([]byte, error) {
+		return nil, backends.Errorf(backends.ErrToolError, "dispatch tool "+printable(inv.Tool), format, args...)
+	}
 	if len(inv.ID) > maxID || !utf8.ValidString(inv.ID) || inv.Tool == "" || !utf8.ValidString(inv.Tool) {
-		return nil, backends.Errorf(backends.ErrToolError, doing, "the id or the tool's name is empty, too long or not UTF-8")
+		return bad("the id or the tool's name is empty, too long or not UTF-8")
 	}
 	params := json.RawMessage("{}")
 	if inv.Params != nil {
 		b, err := wire.Encode(inv.Params)
 		if err != nil {
-			return nil, backends.Errorf(backends.ErrToolError, doing, "marshal params: %w", err)
+			return bad("marshal params: %w", err)
 		}
 		if b[0] != '{' {
-			return nil, backends.Errorf(backends.ErrToolError, doing, "params are not a JSON object")
+			return bad("params are not a JSON object")
 		}
 		params = b
 	}
@@ -149,23 +149,37 @@ func (s *session) expect(k key) (chan answer, error) {
 	return ch, nil
 }
 
-// call writes body and waits for the answer to k.
-func (s *session) call(ctx context.Context, k key, ch chan answer, framed []byte) (any, error) {
-	if err := s.write(ctx, framed); err != nil {
-		s.forget(k, false)
-		return nil, err
+// call writes a frame and waits for the answer to k. After limit it is given up
+// with the error late.
+func (s *session) call(ctx context.Context, k key, ch chan answer, framed []byte, limit time.Duration, late error) (any, error) {
+	var over <-chan time.Time
+	if s.writeAtOnce(framed) {
+		timer := time.NewTimer(limit)
+		defer timer.Stop()
+		over = timer.C
+	} else {
+		bounded, cancel := context.WithTimeoutCause(ctx, limit, late)
+		defer cancel()
+		if err := s.write(bounded, framed); err != nil {
+			s.forget(k, false)
+			return nil, err
+		}
+		ctx = bounded
 	}
+	err := late
 	select {
 	case a := <-ch:
 		return a.msg, a.err
+	case <-over:
 	case <-ctx.Done():
+		err = context.Cause(ctx)
 	}
 	s.forget(k, true)
 	select {
 	case a := <-ch: // it came in the same moment
 		return a.msg, a.err
 	default:
-		return nil, context.Cause(ctx)
+		return nil, err
 	}
 }
 
@@ -182,18 +196,18 @@ func (s *session) forget(k key, asked bool) {
 	case k.kind == kindReset:
 		s.owedAcks++
 	case len(s.forgotten) < maxForgotten:
+		if s.forgotten == nil {
+			s.forgotten = map[key]bool{}
+		}
 		s.forgotten[k] = true
 	}
 }
 
 func frame(m any) ([]byte, error) {
-	body, err := wire.Encode(m)
-	if err != nil {
-		return nil, err
-	}
-	framed, err := wire.AppendFrame(nil, body)
-	if err != nil {
+	framed, err := wire.EncodeFrame(m)
+	var size *wire.SizeError
+	if errors.As(err, &size) {
 		return nil, frameError(err)
 	}
-	return framed, nil
+	return framed, err
 }

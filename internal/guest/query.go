@@ -1,7 +1,6 @@
 package guest
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -67,9 +66,7 @@ func (s *session) ask(ctx context.Context, k key, framed []byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	limit, cancel := context.WithTimeoutCause(ctx, queryTimeout, ErrSilent)
-	defer cancel()
-	msg, err := s.call(limit, k, ch, framed)
+	msg, err := s.call(ctx, k, ch, framed, queryTimeout, ErrSilent)
 	if err != nil && ctx.Err() != nil && backends.CodeOf(err) == "" {
 		return nil, fmt.Errorf("%w: %w", ErrSilent, context.Cause(ctx))
 	}
@@ -78,30 +75,8 @@ func (s *session) ask(ctx context.Context, k key, framed []byte) (any, error) {
 
 // decodeResult is strict: an answer without its field must not read as zero.
 func decodeResult(raw json.RawMessage, into any) error {
-	required := map[string]bool{}
-	switch into.(type) {
-	case *wire.OpenFDCount:
-		required["count"] = true
-	case *wire.MemUsage:
-		required["total_bytes"], required["available_bytes"] = true, true
-	case *wire.ProcessList:
-		required["processes"] = true
-	case *wire.Epoch:
-		required["epoch"] = true
-	}
-	f, err := wire.Fields(raw)
-	if err != nil {
+	if err := wire.DecodeResult(raw, into); err != nil {
 		return err
-	}
-	for k := range required {
-		if v, ok := f[k]; !ok || bytes.Equal(v, []byte("null")) {
-			return fmt.Errorf("%w: %s is missing", wire.ErrMalformed, k)
-		}
-	}
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		return fmt.Errorf("%w: %w", wire.ErrMalformed, err)
 	}
 	switch v := into.(type) {
 	case *wire.OpenFDCount:

@@ -75,7 +75,7 @@ type session struct {
 // caller starts the reader, and closes rw after an error.
 func startSession(ctx context.Context, rw io.ReadWriteCloser, o Options, t *taps, log *slog.Logger) (*session, wire.Hello, error) {
 	s := &session{rw: rw, src: newSource(rw, t), o: o, log: log, writing: make(chan struct{}, 1),
-		pending: map[key]chan answer{}, forgotten: map[key]bool{}, done: make(chan struct{}), stopped: make(chan struct{})}
+		pending: map[key]chan answer{}, done: make(chan struct{}), stopped: make(chan struct{})}
 	s.writing <- struct{}{}
 	if o.NoLimits {
 		s.frames = unlimited{s.src}
@@ -85,19 +85,21 @@ func startSession(ctx context.Context, rw io.ReadWriteCloser, o Options, t *taps
 	if o.Plain {
 		return s, wire.Hello{}, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, openTimeout)
-	defer cancel()
-	stop := context.AfterFunc(ctx, func() { _ = rw.Close() })
+	shut := func() { _ = rw.Close() }
+	slow := time.AfterFunc(openTimeout, shut)
+	defer slow.Stop()
+	stop := context.AfterFunc(ctx, shut)
 	defer stop()
 	hello, err := s.greet(ctx)
-	if err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		return nil, hello, handshake("open a session with the agent", err)
+	switch inTime, wanted := slow.Stop(), stop(); {
+	case !wanted: // the stream was closed under us
+		err = context.Cause(ctx)
+	case !inTime:
+		err = context.DeadlineExceeded
 	}
-	if !stop() { // the stream was closed under us just now
-		return nil, hello, handshake("open a session with the agent", context.Cause(ctx))
+	if err != nil {
+		s.src.free()
+		return nil, hello, handshake("open a session with the agent", err)
 	}
 	return s, hello, nil
 }
@@ -106,10 +108,9 @@ func (s *session) greet(ctx context.Context) (wire.Hello, error) {
 	nonce := wire.NewNonce()
 	// Written while reading: the agent may be blocked on bytes of the last
 	// session that nobody has read, and reads on only when they are gone.
-	wrote := make(chan error, 1)
-	if preamble := wire.Preamble(nonce); writeNow(s.rw, preamble) { // no call has begun: nobody else writes
-		wrote <- nil
-	} else {
+	var wrote chan error
+	if preamble := wire.Preamble(nonce); !writeNow(s.rw, preamble) { // no call has begun: nobody else writes
+		wrote = make(chan error, 1)
 		go func() {
 			err := s.write(ctx, preamble)
 			if err != nil {
@@ -122,10 +123,15 @@ func (s *session) greet(ctx context.Context) (wire.Hello, error) {
 	if err != nil {
 		s.src.interrupt()
 		setWriteDeadline(s.rw, time.Unix(1, 0))
-		return wire.Hello{}, errors.Join(<-wrote, err)
-	}
-	if err := <-wrote; err != nil {
+		if wrote != nil {
+			err = errors.Join(<-wrote, err)
+		}
 		return wire.Hello{}, err
+	}
+	if wrote != nil {
+		if err := <-wrote; err != nil {
+			return wire.Hello{}, err
+		}
 	}
 	if skipped > 0 {
 		s.log.Debug("skipped bytes of an older session", "bytes", skipped)
@@ -155,6 +161,7 @@ func (s *session) greet(ctx context.Context) (wire.Hello, error) {
 // read decodes until the stream ends, breaks or is taken away.
 func (s *session) read() {
 	defer close(s.stopped)
+	defer s.src.free()
 	for {
 		body, err := s.frames.Read()
 		switch {
@@ -359,6 +366,17 @@ func (s *session) settle(ctx context.Context) error {
 	s.src.release()
 	setWriteDeadline(s.rw, time.Time{})
 	return nil
+}
+
+// writeAtOnce is write where nobody has to wait for anything.
+func (s *session) writeAtOnce(b []byte) bool {
+	select {
+	case <-s.writing:
+	default:
+		return false
+	}
+	defer func() { s.writing <- struct{}{} }()
+	return s.over() == nil && writeNow(s.rw, b)
 }
 
 // write sends b in one piece. A write that was cut short leaves the agent out

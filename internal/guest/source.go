@@ -58,10 +58,20 @@ type source struct {
 // readBuffer holds any ordinary answer; a longer read goes past it.
 const readBuffer = 4 << 10
 
+// readers are used again by the next session.
+var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readBuffer) }}
+
 func newSource(rw io.ReadWriteCloser, t *taps) *source {
-	s := &source{rw: rw, taps: t}
-	s.Reader = bufio.NewReaderSize(rawReader{s}, readBuffer)
+	s := &source{rw: rw, taps: t, Reader: readers.Get().(*bufio.Reader)}
+	s.Reader.Reset(rawReader{s})
 	return s
+}
+
+// free gives the buffer back. Nobody may read any more.
+func (s *source) free() {
+	s.Reader.Reset(nil)
+	readers.Put(s.Reader)
+	s.Reader = nil
 }
 
 // SetReadDeadline makes source what wire.FrameReader looks for.

@@ -132,7 +132,9 @@ func (f *fields) value(key string, into any, required bool) error {
 	if at.empty() {
 		return err
 	}
-	if err := json.Unmarshal(f.body[at.from:at.to], into); err != nil {
+	d := json.NewDecoder(bytes.NewReader(f.body[at.from:at.to]))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
 		return wrongType(key)
 	}
 	return nil

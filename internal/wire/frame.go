@@ -78,6 +78,7 @@ type FrameReader struct {
 	arm     func(time.Time) error
 	timeout time.Duration
 	max     uint64
+	head    [headerSize]byte
 }
 
 // growStep is how much memory a frame's announced length is trusted with at
@@ -105,7 +106,7 @@ func NewFrameReader(r io.Reader, max int, timeout time.Duration) *FrameReader {
 // Read returns the body of the next frame. It returns io.EOF only at a frame
 // boundary. After any other error the stream is out of step and must be closed.
 func (f *FrameReader) Read() ([]byte, error) {
-	var head [4]byte
+	head := &f.head
 	if _, err := io.ReadFull(f.r, head[:1]); err != nil {
 		return nil, err
 	}

@@ -320,3 +320,30 @@ func decodeReset(typ string, f *fields) (any, error) {
 	err := cmp.Or(f.strs(true, field{"epoch", &a.Epoch}), f.strings("applied", &a.Applied, false))
 	return a, err
 }
+
+// DecodeResult decodes the result of a query into one of *OpenFDCount,
+// *MemUsage, *ProcessList and *Epoch, as strictly as Decode. A ProcessList may
+// be longer than MaxProcesses.
+func DecodeResult(raw json.RawMessage, into any) error {
+	var f fields
+	if err := f.parse(raw); err != nil {
+		return err
+	}
+	var err error
+	switch v := into.(type) {
+	case *OpenFDCount:
+		err = f.integer("count", &v.Count, true)
+	case *MemUsage:
+		err = cmp.Or(f.int64("total_bytes", &v.TotalBytes, true), f.int64("available_bytes", &v.AvailableBytes, true))
+	case *ProcessList:
+		err = cmp.Or(f.value("processes", &v.Processes, true), f.boolean("truncated", &v.Truncated, false))
+	case *Epoch:
+		err = f.strs(true, field{"epoch", &v.Epoch})
+	default:
+		return fmt.Errorf("%T is no result of a query", into)
+	}
+	if err != nil {
+		return err
+	}
+	return f.rest()
+}

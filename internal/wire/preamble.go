@@ -50,8 +50,10 @@ var ErrNoPreamble = errors.New("session preamble not found")
 // nothing after the preamble is consumed; give it a buffered reader. An echo
 // with another nonce is skipped: it belongs to a session that is over.
 func AwaitPreamble(r io.ByteReader, want Nonce, limit int64) (discarded int64, err error) {
-	target := Preamble(want)
-	back := overlaps(target)
+	var target [PreambleSize]byte
+	copy(target[copy(target[:], Magic):], want[:])
+	var back [PreambleSize]int
+	overlaps(target[:], back[:])
 	matched := 0
 	for read := int64(1); ; read++ {
 		c, err := r.ReadByte()
@@ -74,11 +76,9 @@ func AwaitPreamble(r io.ByteReader, want Nonce, limit int64) (discarded int64, e
 	}
 }
 
-// overlaps returns, for each prefix of p, the length of the longest proper
-// prefix that also ends it (Knuth, Morris, Pratt): a nonce may look like the
-// magic.
-func overlaps(p []byte) []int {
-	back := make([]int, len(p))
+// overlaps stores, for each prefix of p, the length of the longest proper prefix
+// that also ends it (Knuth, Morris, Pratt): a nonce may look like the magic.
+func overlaps(p []byte, back []int) {
 	for i, k := 1, 0; i < len(p); i++ {
 		for k > 0 && p[i] != p[k] {
 			k = back[k-1]
@@ -88,5 +88,4 @@ func overlaps(p []byte) []int {
 		}
 		back[i] = k
 	}
-	return back
 }
