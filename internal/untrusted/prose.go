@@ -20,9 +20,9 @@ func Prose(s string, limit int) string {
 	return text + more
 }
 
-// harmless reports whether s is one line in which nothing is a command.
+// harmless reports whether s is one line in which nothing is a command or a place.
 func harmless(s string) bool {
-	if strings.Contains(s, "##") || strings.HasPrefix(strings.TrimLeft(s, " "), "::") {
+	if hasPlace(s) || strings.Contains(s, "##") || strings.HasPrefix(strings.TrimLeft(s, " "), "::") {
 		return false
 	}
 	for i := range len(s) {

@@ -35,7 +35,8 @@ func Render(kind string, t backends.Text, limit int) (string, bool) {
 }
 
 // Line renders t as one line of printable ASCII, in quotes, for a terminal or a
-// job's log: no byte of it moves a cursor, reorders the line or is a command.
+// job's log: no byte of it moves a cursor, reorders the line, is a command or
+// names a place in a file to a problem matcher.
 func Line(t backends.Text, limit int) string {
 	s, more := escape(t, limit)
 	return `"` + s + `"` + more
@@ -83,5 +84,5 @@ func escape(t backends.Text, limit int) (s, more string) {
 	if int64(len(b)) < t.Len() {
 		more = fmt.Sprintf(" (%d of %d bytes, sha256 %s)", len(b), t.Len(), t.SHA256())
 	}
-	return wire.Escape(b), more
+	return withoutPlaces(wire.Escape(b)), more
 }

@@ -1,0 +1,50 @@
+package untrusted
+
+import (
+	"regexp"
+	"strings"
+)
+
+// A job's log is also read by problem matchers: regular expressions that other
+// actions of the job registered, such as setup-go's. A line that one of them
+// takes for a compiler's becomes an annotation. These are the shapes of a place in
+// a file that the matchers of set-up actions, compilers and linters look for, and
+// the characters in them that are escaped to break them up.
+var places = []struct {
+	shape *regexp.Regexp
+	marks string
+}{
+	{regexp.MustCompile(`(?i)\.go:(?:\s|\d+:|$)`), "."},
+	{regexp.MustCompile(`[^\s\d](?::\d+)+:|(?::\d+){2,}:`), ":"},
+	{regexp.MustCompile(`(?i)[:(]\d+(?:[:,]\d+)*\)?:?\s+(?:-\s+)?(?:fatal\s+)?(?:error|warning|info|note|notice)\b`), ":("},
+	{regexp.MustCompile(`(?i)\bline\s+\d+,\s+(?:col|in)\b`), "lL"},
+}
+
+// hasPlace reports whether s holds what a problem matcher looks for.
+func hasPlace(s string) bool {
+	for _, p := range places {
+		if p.shape.MatchString(s) {
+			return true
+		}
+	}
+	return false
+}
+
+// withoutPlaces breaks places up in a text that wire.Escape made; what reads it
+// back reads these back too.
+func withoutPlaces(s string) string {
+	for _, p := range places {
+		s = p.shape.ReplaceAllStringFunc(s, func(place string) string {
+			var b strings.Builder
+			for i := range len(place) {
+				if c := place[i]; strings.IndexByte(p.marks, c) >= 0 {
+					b.WriteString(`\x` + string("0123456789abcdef"[c>>4]) + string("0123456789abcdef"[c&15]))
+				} else {
+					b.WriteByte(c)
+				}
+			}
+			return b.String()
+		})
+	}
+	return s
+}
