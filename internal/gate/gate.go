@@ -10,6 +10,7 @@ import (
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
 	"github.com/brainst0rm/sandbox-redteam/internal/compare"
+	"github.com/brainst0rm/sandbox-redteam/internal/report"
 	"github.com/brainst0rm/sandbox-redteam/probes"
 )
 
@@ -122,26 +123,18 @@ func failures(r probes.Report) []Reason {
 		why := Reason{Probe: p.Name, Backend: r.BackendOf(p), Severity: p.Severity}
 		switch {
 		case p.Errored:
-			why.Kind, why.Text = KindErrored, fmt.Sprintf("%s errored: %s", title(p), first(p.ErrorMessage, p.Reason))
+			why.Kind, why.Text = KindErrored, fmt.Sprintf("%s errored: %s", probes.Qualified(p.Backend, p.Name), first(p.ErrorMessage, p.Reason))
 		case !p.Passed:
-			why.Kind, why.Text = KindFailed, fmt.Sprintf("%s failed: %s", title(p), p.Reason)
+			why.Kind, why.Text = KindFailed, fmt.Sprintf("%s failed: %s", probes.Qualified(p.Backend, p.Name), p.Reason)
 		default:
 			continue
 		}
 		out = append(out, why)
 	}
 	if r.FinalSandboxState == backends.StateFailed {
-		out = append(out, Reason{Kind: KindState, Backend: r.Backend, Text: "the sandbox ended in the state failed"})
+		out = append(out, Reason{Kind: KindState, Backend: r.Backend, Text: fmt.Sprintf("the sandbox of %s ended in the state failed", r.Backend)})
 	}
 	return out
-}
-
-// title names a result, with its backend where the report has several.
-func title(p probes.Result) string {
-	if p.Backend != "" {
-		return p.Name + " on " + p.Backend
-	}
-	return p.Name
 }
 
 // results are those of one backend in a report.
@@ -153,34 +146,27 @@ type results struct {
 	booted  bool
 }
 
-// byBackend splits a report, in the order in which backends first appear: a
-// merged one may hold several, and no backend may hide behind another.
-func byBackend(r probes.Report) []*results {
-	var list []*results
-	of := func(backend string) *results {
-		if backend == "" {
-			backend = r.Backend
+// byBackend splits a report: a merged one may hold several, and no backend may
+// hide behind another.
+func byBackend(r probes.Report) []results {
+	var list []results
+	for _, name := range report.Backends(r) {
+		b := results{backend: name}
+		for _, p := range r.Probes {
+			if r.BackendOf(p) == name {
+				b.probes = append(b.probes, p)
+			}
 		}
-		if i := slices.IndexFunc(list, func(b *results) bool { return b.backend == backend }); i >= 0 {
-			return list[i]
+		for _, s := range r.SkippedProbes {
+			if report.SkippedOn(r, s) == name {
+				b.skipped = append(b.skipped, s)
+			}
 		}
-		list = append(list, &results{backend: backend})
-		return list[len(list)-1]
-	}
-	for _, p := range r.Probes {
-		b := of(p.Backend)
-		b.probes = append(b.probes, p)
-	}
-	for _, s := range r.SkippedProbes {
-		b := of(s.Backend)
-		b.skipped = append(b.skipped, s)
-	}
-	if len(list) == 0 {
-		of("")
-	}
-	for _, b := range list {
 		b.summary = probes.Summarise(b.probes, b.skipped)
-		b.booted = len(b.probes) > 0 || (b.backend == r.Backend && r.FinalSandboxState != backends.StateNotBooted)
+		b.booted = len(b.probes) > 0 || slices.ContainsFunc(report.RunsOn(r, name), func(m probes.MergedRun) bool {
+			return m.FinalSandboxState != backends.StateNotBooted
+		})
+		list = append(list, b)
 	}
 	if len(list) == 1 { // another program's report may count skips that it does not list
 		list[0].summary = r.Summary
@@ -189,7 +175,7 @@ func byBackend(r probes.Report) []*results {
 }
 
 // empty: a job that tested nothing must not look like one that found nothing.
-func (b *results) empty(allowed bool) (Reason, bool) {
+func (b results) empty(allowed bool) (Reason, bool) {
 	if b.summary.Passed > 0 || (allowed && len(b.probes) == 0) {
 		return Reason{}, false
 	}
@@ -200,7 +186,7 @@ func (b *results) empty(allowed bool) (Reason, bool) {
 
 // unproven: once a real backend has booted, every probe has to have been proved
 // on it.
-func (b *results) unproven() []Reason {
+func (b results) unproven() []Reason {
 	if isMock(b.backend) || !b.booted {
 		return nil
 	}
@@ -233,7 +219,7 @@ func (b *results) unproven() []Reason {
 
 // proved reports whether a result was validated on this backend: what another
 // one proved says nothing about it.
-func (b *results) proved(p probes.Result) bool {
+func (b results) proved(p probes.Result) bool {
 	if p.ValidatedAgainst == probes.ValidatedBoth {
 		return probes.ValidatedBy(b.backend) == probes.ValidatedCHV || probes.ValidatedBy(b.backend) == probes.ValidatedVF
 	}
@@ -245,20 +231,26 @@ func isMock(backend string) bool { return backend == "stub" || backend == "mock"
 
 func warnings(r probes.Report) []Reason {
 	var out []Reason
-	for _, b := range byBackend(r) {
-		if isMock(b.backend) {
-			out = append(out, Reason{Kind: KindMock, Backend: b.backend,
+	for _, name := range report.Backends(r) {
+		if isMock(name) {
+			out = append(out, Reason{Kind: KindMock, Backend: name,
 				Text: "this was the mock: it exercises the harness and proves nothing about a boundary"})
 		}
-	}
-	if r.Environment != nil && len(r.Environment.Leaks) > 0 {
-		out = append(out, Reason{Kind: KindLeaks, Backend: r.Backend,
-			Text: "the sandbox was weakened on purpose: " + strings.Join(r.Environment.Leaks, ", ")})
+		var leaks []string
+		for _, m := range report.RunsOn(r, name) {
+			if m.Environment != nil {
+				leaks = append(leaks, m.Environment.Leaks...)
+			}
+		}
+		if slices.Sort(leaks); len(leaks) > 0 {
+			out = append(out, Reason{Kind: KindLeaks, Backend: name,
+				Text: fmt.Sprintf("the sandbox of %s was weakened on purpose: %s", name, strings.Join(slices.Compact(leaks), ", "))})
+		}
 	}
 	for _, p := range r.Probes {
 		if p.Passed && p.Verdict == probes.Weak {
 			out = append(out, Reason{Kind: KindWeak, Probe: p.Name, Backend: r.BackendOf(p), Severity: p.Severity,
-				Text: fmt.Sprintf("%s passed with a finding below the threshold (%s): %s", title(p), p.Severity, p.Reason)})
+				Text: fmt.Sprintf("%s passed with a finding below the threshold (%s): %s", probes.Qualified(p.Backend, p.Name), p.Severity, p.Reason)})
 		}
 	}
 	return out
