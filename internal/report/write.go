@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/brainst0rm/sandbox-redteam/internal/untrusted"
 	"github.com/brainst0rm/sandbox-redteam/internal/wire"
 	"github.com/brainst0rm/sandbox-redteam/probes"
 )
@@ -30,13 +31,13 @@ func Encode(r probes.Report) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetIndent("", "  ")
-	// HTML is not escaped: the seed's readers compare texts. Every string was
-	// made printable before.
+	// HTML is not escaped: the seed's readers compare texts. A report may end
+	// up in a job's log, and a merged one has the strings of anybody's.
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(r); err != nil {
 		return nil, fmt.Errorf("encode report: %w", err)
 	}
-	return b.Bytes(), nil
+	return untrusted.JSON(b.Bytes()), nil
 }
 
 // Destination is where a report goes. It is opened before the run, so that a

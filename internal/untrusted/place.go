@@ -1,6 +1,7 @@
 package untrusted
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
 )
@@ -30,15 +31,15 @@ func hasPlace(s string) bool {
 	return false
 }
 
-// withoutPlaces breaks places up in a text that wire.Escape made; what reads it
-// back reads these back too.
-func withoutPlaces(s string) string {
+// withoutPlaces breaks places up in a text with escapes of the given form, such
+// as wire.Escape's, so that what reads the text back reads these back too.
+func withoutPlaces(s, form string) string {
 	for _, p := range places {
 		s = p.shape.ReplaceAllStringFunc(s, func(place string) string {
 			var b strings.Builder
 			for i := range len(place) {
 				if c := place[i]; strings.IndexByte(p.marks, c) >= 0 {
-					b.WriteString(`\x` + string("0123456789abcdef"[c>>4]) + string("0123456789abcdef"[c&15]))
+					fmt.Fprintf(&b, form, c)
 				} else {
 					b.WriteByte(c)
 				}

@@ -84,5 +84,5 @@ func escape(t backends.Text, limit int) (s, more string) {
 	if int64(len(b)) < t.Len() {
 		more = fmt.Sprintf(" (%d of %d bytes, sha256 %s)", len(b), t.Len(), t.SHA256())
 	}
-	return withoutPlaces(wire.Escape(b)), more
+	return withoutPlaces(wire.Escape(b), `\x%02x`), more
 }
