@@ -2,6 +2,7 @@ package report
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/brainst0rm/sandbox-redteam/probes"
 )
@@ -43,4 +44,18 @@ func RunsOn(r probes.Report, backend string) []probes.MergedRun {
 		return []probes.MergedRun{{Backend: r.Backend, GeneratedAt: r.GeneratedAt, FinalSandboxState: r.FinalSandboxState, Environment: r.Environment, Baseline: r.Baseline}}
 	}
 	return slices.DeleteFunc(slices.Clone(r.MergedFrom), func(m probes.MergedRun) bool { return m.Backend != backend })
+}
+
+// Warnings says what has to be known before the results on a backend are read.
+func Warnings(r probes.Report, backend string) []string {
+	var out []string
+	if backend == "stub" || backend == "mock" {
+		out = append(out, "the mock is no boundary: these results prove nothing about one")
+	}
+	for _, m := range RunsOn(r, backend) {
+		if e := m.Environment; e != nil && len(e.Leaks) > 0 {
+			out = append(out, "the sandbox was weakened on purpose: "+strings.Join(e.Leaks, ", "))
+		}
+	}
+	return slices.Compact(out)
 }

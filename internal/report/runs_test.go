@@ -42,3 +42,11 @@ func TestBackendsAndTheirRuns(t *testing.T) {
 	require.Equal(t, []string{"vf"}, report.Backends(probes.Report{Backend: "vf"}))
 	require.Equal(t, []string{"vf"}, report.Backends(probes.Report{Backend: "vf+chv", MergedFrom: []probes.MergedRun{{Backend: "vf"}}}))
 }
+
+func TestWarnings(t *testing.T) {
+	require.Empty(t, report.Warnings(reporttest.Clean(), "qemu"))
+	require.Equal(t, []string{"the sandbox was weakened on purpose: user-net, no-seccomp"}, report.Warnings(reporttest.Failing(), "qemu"))
+	require.Equal(t, []string{"the sandbox was weakened on purpose: user-net, no-seccomp"}, report.Warnings(reporttest.Merged(), "bwrap"), "once for both shards")
+	require.Empty(t, report.Warnings(reporttest.Merged(), "qemu"))
+	require.Len(t, report.Warnings(probes.Report{Backend: "stub"}, "stub"), 1)
+}

@@ -52,6 +52,12 @@ func Encode(r probes.Report) ([]byte, error) {
 	for _, backend := range report.Backends(r) {
 		s := junit.Testsuite{ID: len(doc.Suites), Name: text(backend), Package: name}
 		properties(&s, r, backend)
+		for _, w := range report.Warnings(r, backend) {
+			if s.SystemErr == nil {
+				s.SystemErr = &junit.Output{}
+			}
+			s.SystemErr.Data += "warning: " + text(w) + "\n"
+		}
 		ms := int64(0)
 		for _, p := range r.Probes {
 			if r.BackendOf(p) == backend {

@@ -75,6 +75,17 @@ func TestCountsAreTheSummarys(t *testing.T) {
 	}
 }
 
+func TestWarningsStandInTheSuite(t *testing.T) {
+	r := reporttest.Clean()
+	r.Backend = "stub"
+	doc, err := Encode(r)
+	require.NoError(t, err)
+	require.Contains(t, strict(t, doc), "warning: the mock is no boundary")
+	doc, err = Encode(reporttest.Failing())
+	require.NoError(t, err)
+	require.Contains(t, strict(t, doc), "warning: the sandbox was weakened on purpose: user-net, no-seccomp\n")
+}
+
 func TestASummaryThatDisagreesIsRefused(t *testing.T) {
 	r := reporttest.Failing()
 	r.Summary.Passed++

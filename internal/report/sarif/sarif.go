@@ -177,6 +177,9 @@ func runOf(r probes.Report, backend, at string, known []probes.Probe) run {
 			out.Tool.Driver.Version = untrusted.Prose(m.Environment.Harness, 100)
 		}
 	}
+	for _, w := range report.Warnings(r, backend) {
+		call.ToolExecutionNotifications = append(call.ToolExecutionNotifications, notification{Level: levelWarning, Message: message{Text: untrusted.Prose(w, maxMessage/5)}})
+	}
 	for _, p := range r.Probes {
 		if r.BackendOf(p) != backend {
 			continue
