@@ -9,10 +9,11 @@ import (
 	"github.com/brainst0rm/sandbox-redteam/internal/untrusted"
 )
 
-// Fence is a log of a step in which the runner finds no command. The runner
-// executes `::name::` at the beginning of a line, after any blanks, and `##[name]`
-// anywhere in one, on stdout and stderr alike. What passes the fence was made
-// harmless before; this is for what nobody thought of.
+// Fence is a log of a step in which the runner finds no command, and no problem
+// matcher of the job a place in a file. The runner executes `::name::` at the
+// beginning of a line, after any blanks, and `##[name]` anywhere in one, on stdout
+// and stderr alike. What is printed was made harmless before; this is for what
+// nobody thought of.
 type Fence struct {
 	mu   sync.Mutex
 	w    io.Writer
@@ -58,6 +59,7 @@ func (f *Fence) Flush() error {
 	return err
 }
 
+// defuse keeps the ends of lines and makes prose of what is between them.
 func defuse(lines string) string {
 	var b strings.Builder
 	for len(lines) > 0 {
@@ -65,11 +67,7 @@ func defuse(lines string) string {
 		if end < 0 {
 			end = len(lines)
 		}
-		line := lines[:end]
-		if command(line) {
-			line = untrusted.Prose(line, len(line))
-		}
-		b.WriteString(line)
+		b.WriteString(untrusted.Prose(lines[:end], max(end, 1)))
 		if end < len(lines) {
 			b.WriteByte(lines[end])
 			end++
@@ -77,17 +75,4 @@ func defuse(lines string) string {
 		lines = lines[end:]
 	}
 	return b.String()
-}
-
-// command reports whether a line could be a command. The runner compares by the
-// rules of a language, to which characters without a width are nothing, so only
-// printable ASCII counts.
-func command(line string) bool {
-	visible := strings.Map(func(r rune) rune {
-		if r < ' ' || r > '~' {
-			return -1
-		}
-		return r
-	}, line)
-	return strings.Contains(visible, "##[") || strings.HasPrefix(strings.TrimLeft(visible, " "), "::")
 }
