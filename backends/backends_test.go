@@ -68,7 +68,7 @@ func TestTextIsInert(t *testing.T) {
 
 func TestTextSaysWhatWasCut(t *testing.T) {
 	text := NewText([]byte(strings.Repeat("x", 1000)))
-	require.Contains(t, text.String(), "(200 of 1000 bytes)")
+	require.Contains(t, text.String(), "(200 of 1000 bytes, sha256 ")
 	require.False(t, text.Truncated())
 	cut := NewTruncatedText([]byte("ab"), 5000, [32]byte{1})
 	require.True(t, cut.Truncated())

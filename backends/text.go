@@ -59,7 +59,7 @@ func (t Text) String() string {
 		b = b[:previewBytes]
 	}
 	if int64(len(b)) < t.total {
-		more = fmt.Sprintf(" (%d of %d bytes)", len(b), t.total)
+		more = fmt.Sprintf(" (%d of %d bytes, sha256 %s)", len(b), t.total, t.SHA256())
 	}
 	return `"` + wire.Escape(b) + `"` + more
 }

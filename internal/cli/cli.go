@@ -52,7 +52,7 @@ func (a *App) Run(ctx context.Context, args []string) int {
 	err := root.ExecuteContext(ctx)
 	code, text := codeOf(err)
 	if text != "" {
-		fmt.Fprintln(a.Err, "bsm-redteam: "+text)
+		a.say("bsm-redteam: %s", plain(strings.ReplaceAll(text, "\n", "; "))) // it may quote a guest or a report
 	}
 	if sig := caught(); sig != nil && code != ExitUsage {
 		return 128 + int(sig.(syscall.Signal))

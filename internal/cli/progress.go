@@ -56,7 +56,7 @@ func (p *progress) event(e runner.Event) {
 	case e.Skipped != nil:
 		p.clear()
 		if !p.live {
-			p.line("%s: skipped: %s", at, e.Skipped.Reason)
+			p.line("%s: skipped: %s", at, plain(e.Skipped.Reason))
 		}
 	case p.live:
 		p.draw(at, e)

@@ -170,11 +170,12 @@ func (a *App) show(rep probes.Report) {
 	if !tty {
 		width = 120
 	}
+	rep = plainReport(rep)
 	if err := report.Table(a.Err, rep, width); err != nil {
 		return // stderr is gone; the report is what counts
 	}
 	for _, f := range report.Findings(rep) {
-		a.say("  %s", f)
+		a.say("  %s", plain(f))
 	}
 	for _, n := range rep.Notes[:max(len(rep.Notes)-1, 0)] { // the last one is a summary line
 		a.say("  note: %s", n)
@@ -195,8 +196,11 @@ func (a *App) logger(verbose bool) *slog.Logger {
 // told logs on stderr, without the time of day: a run's report has it.
 func (a *App) told(level slog.Level) *slog.Logger {
 	return slog.New(slog.NewTextHandler(a.Err, &slog.HandlerOptions{Level: level, ReplaceAttr: func(groups []string, at slog.Attr) slog.Attr {
-		if len(groups) == 0 && at.Key == slog.TimeKey {
+		switch {
+		case len(groups) == 0 && at.Key == slog.TimeKey:
 			return slog.Attr{}
+		case at.Value.Kind() == slog.KindString, at.Value.Kind() == slog.KindAny && at.Key != slog.LevelKey:
+			return slog.String(at.Key, plain(at.Value.String()))
 		}
 		return at
 	}}))

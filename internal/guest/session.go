@@ -475,9 +475,4 @@ func (u unlimited) Read() ([]byte, error) {
 }
 
 // printable bounds and escapes a short string of the guest.
-func printable(s string) string {
-	if len(s) > 80 {
-		s = s[:80]
-	}
-	return `"` + wire.Escape([]byte(s)) + `"`
-}
+func printable(s string) string { return backends.NewText([]byte(s)).String() }

@@ -249,10 +249,10 @@ func (r *PayloadReport) clean() {
 }
 
 func cleaned(s string) string {
-	if len(s) > maxDetail {
-		s = s[:maxDetail]
+	if len(s) <= maxDetail {
+		return Escape([]byte(s))
 	}
-	return Escape([]byte(s))
+	return fmt.Sprintf("%s (%d of %d bytes, sha256 %x)", Escape([]byte(s[:maxDetail])), maxDetail, len(s), sha256.Sum256([]byte(s)))
 }
 
 // Proved reports whether the report shows a success inside the sandbox for the
