@@ -39,11 +39,11 @@ func text(s string) string { return untrusted.Prose(s, maxText) }
 // Encode returns r as an XML 1.0 document. A report whose summary disagrees with
 // its probes is refused: no document could agree with it.
 func Encode(r probes.Report) ([]byte, error) {
-	skipped, err := skips(r)
-	if err != nil {
+	var err error
+	if r.SkippedProbes, err = skips(r); err != nil {
 		return nil, err
 	}
-	if counted := probes.Summarise(r.Probes, skipped); counted != r.Summary {
+	if counted := probes.Summarise(r.Probes, r.SkippedProbes); counted != r.Summary {
 		return nil, fmt.Errorf("junit: the report's summary is %+v, but its probes are %+v", r.Summary, counted)
 	}
 	var doc junit.Testsuites
@@ -65,7 +65,7 @@ func Encode(r probes.Report) ([]byte, error) {
 				ms += p.DurationMS
 			}
 		}
-		for _, p := range skipped {
+		for _, p := range r.SkippedProbes {
 			if report.SkippedOn(r, p) == backend {
 				s.AddTestcase(junit.Testcase{Name: text(p.Name), Classname: class(s.Name), Status: string(probes.Skipped), Time: seconds(0),
 					Skipped: &junit.Result{Message: text(p.Reason), Type: kind(p)}})

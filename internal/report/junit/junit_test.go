@@ -101,6 +101,16 @@ func TestASummaryThatDisagreesIsRefused(t *testing.T) {
 	require.Error(t, err)
 }
 
+// TestUnnamedSkipsOfAMergedReport: they are of none of its backends, and counted.
+func TestUnnamedSkipsOfAMergedReport(t *testing.T) {
+	r := reporttest.Merged()
+	r.SkippedProbes = nil
+	doc, err := Encode(r)
+	require.NoError(t, err)
+	require.Contains(t, string(doc), `classname="bsm-redteam.bwrap+qemu"`)
+	require.Contains(t, string(doc), `skipped="2"`)
+}
+
 // TestGuestBytesAreData: an end of CDATA comes through as it is, and what XML
 // cannot hold comes through escaped.
 func TestGuestBytesAreData(t *testing.T) {

@@ -87,15 +87,16 @@ func Encode(r probes.Report, o Options) ([]byte, error) { return encode(r, o, ca
 func encode(r probes.Report, o Options, known []probes.Probe) ([]byte, error) {
 	at := place(o)
 	doc := log{Schema: schema, Version: "2.1.0", Runs: []run{}}
-	for _, backend := range report.Backends(r) {
+	list := report.Backends(r)
+	if len(list) > maxRuns {
+		return nil, fmt.Errorf("sarif: the report is of %d backends; code scanning takes %d runs in a file; fix: encode the reports before they are merged", len(list), maxRuns)
+	}
+	for _, backend := range list {
 		one := runOf(r, backend, at, known)
 		if n := max(len(one.Results), len(one.Tool.Driver.Rules)); n > maxResults {
 			return nil, fmt.Errorf("sarif: %d results of backend %s; code scanning takes %d", n, untrusted.Prose(backend, 0), maxResults)
 		}
 		doc.Runs = append(doc.Runs, one)
-	}
-	if len(doc.Runs) > maxRuns {
-		return nil, fmt.Errorf("sarif: the report is of %d backends; code scanning takes %d runs in a file; fix: encode the reports before they are merged", len(doc.Runs), maxRuns)
 	}
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
