@@ -27,12 +27,26 @@ attempts=3
 token=${GH_TOKEN:-}
 unset GH_TOKEN
 
-base='' staging=''
-cleanup() { [ -z "$staging" ] || rm -rf -- "$staging"; }
+base='' staging='' child=''
+cleanup() {
+	[ -z "$child" ] || kill "$child" 2>/dev/null || true
+	[ -z "$staging" ] || rm -rf -- "$staging"
+}
 trap cleanup EXIT
 trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
+
+# await COMMAND... runs what may take long so that a signal is obeyed at once: bash
+# handles none while it waits for a command in the foreground.
+await() {
+	local status=0
+	"$@" &
+	child=$!
+	wait "$child" || status=$?
+	child=''
+	return "$status"
+}
 
 # sha256 prints the digest of its input.
 sha256() {
@@ -118,8 +132,9 @@ download() {
 	esac
 	while :; do
 		status=0
-		code=$(curl "${options[@]}" --url "$url" 2>"$staging/curl") || status=$?
+		await curl "${options[@]}" --url "$url" >"$staging/code" 2>"$staging/curl" || status=$?
 		[ "$status" -ne 0 ] || return 0
+		code=$(first_line "$staging/code")
 		case $status/$code in
 		22/408 | 22/429) ;;
 		22/4*) die "$url answered $code; fix: look whether that release is published, or use install: source" ;;
@@ -211,16 +226,13 @@ install_release() {
 # build PROGRAM OS VCS builds it as internal/agentbin does the agent: nothing but
 # the sources and the Go version shows in the result, and the commit with VCS.
 build() {
-	(
-		cd "$root"
-		export CGO_ENABLED=0 GOOS=$2 GOARCH=$arch GOFLAGS=-mod=readonly GOWORK=off GOAMD64=v1 GOARM64=v8.0 GOEXPERIMENT='' GOFIPS140=off GODEBUG=''
-		exec go build -trimpath "-buildvcs=$3" -ldflags '-s -w -buildid=' -o "$staging/new/$1" "./cmd/$1"
-	) || die "go could not build $1, its messages are above; fix: set up the Go version of go.mod, for example with actions/setup-go"
+	await env CGO_ENABLED=0 "GOOS=$2" "GOARCH=$arch" go -C "$root" build -trimpath "-buildvcs=$3" -ldflags '-s -w -buildid=' -o "$staging/new/$1" "./cmd/$1" ||
+		die "go could not build $1, its messages are above; fix: set up the Go version of go.mod, for example with actions/setup-go"
 }
 
 install_source() {
 	[ "$attestation" != required ] || die "attestation: required needs install: release; a build from source has none"
-	local root arch vcs=false
+	local root os arch vcs=false
 	root=$(cd -- "$here/.." && pwd -P)
 	command -v go >/dev/null || die "go is not in PATH; fix: set up the Go version of go.mod, for example with actions/setup-go, or use install: release"
 	open_cache
@@ -228,9 +240,12 @@ install_source() {
 	if command -v git >/dev/null && [ "$(git -C "$root" rev-parse --show-toplevel 2>/dev/null)" = "$root" ] && git -C "$root" rev-parse HEAD >/dev/null 2>&1; then
 		vcs=true
 	fi
-	arch=$(cd "$root" && GOFLAGS='' GOWORK=off go env GOHOSTARCH) || die "go env failed, its message is above; fix: set up the Go version of go.mod, for example with actions/setup-go"
+	export GOFLAGS=-mod=readonly GOWORK=off GOAMD64=v1 GOARM64=v8.0 GOEXPERIMENT='' GOFIPS140=off GODEBUG=''
+	if ! os=$(go -C "$root" env GOHOSTOS) || ! arch=$(go -C "$root" env GOHOSTARCH); then
+		die "go env failed, its message is above; fix: set up the Go version of go.mod, for example with actions/setup-go"
+	fi
 	mkdir "$staging/new"
-	build bsm-redteam "$(cd "$root" && GOFLAGS='' GOWORK=off go env GOHOSTOS)" "$vcs"
+	build bsm-redteam "$os" "$vcs"
 	build bsm-agent linux false
 	place ''
 }
