@@ -1,0 +1,196 @@
+#!/usr/bin/env bash
+# Give this job what its backend lacks on a host that was not set up for it, such
+# as a GitHub-hosted runner: packages, access to /dev/kvm, user namespaces for
+# bubblewrap. bsm-redteam doctor decides what is missing, and whether it helped;
+# no label of a runner is looked at. Where nothing is missing nothing is done, and
+# where there is neither root nor `sudo -n` nothing but saying so. Nothing here
+# survives a reboot, packages excepted.
+#
+#   BSM_BIN           the installed bsm-redteam
+#   BSM_BACKEND       the backend that will be attacked
+#   BSM_PREPARE_HOST  auto (default) or never
+#   BSM_HOST_ROOT     for tests: the directory that stands for /
+#
+# The exit code is 0 also when something could not be had: whether that fails the
+# job is decided by the run, by on-unavailable.
+here=${BASH_SOURCE[0]%/*}
+[ "$here" != "${BASH_SOURCE[0]}" ] || here=.
+# shellcheck source=scripts/runner.sh
+. "$here/runner.sh"
+
+# Root's half: prepare-host.sh --as-root HOST_ROOT STEP...
+
+# put FILE TEXT makes FILE hold TEXT, whole or not at all.
+put() {
+	mkdir -p -- "${1%/*}"
+	printf '%s\n' "$2" >"$1.new.$$"
+	mv -f -- "$1.new.$$" "$1"
+}
+
+# packages NAME... installs them. A job beside this one may hold dpkg's lock.
+packages() {
+	export DEBIAN_FRONTEND=noninteractive
+	apt-get -q -o DPkg::Lock::Timeout=120 update >&2 &&
+		apt-get -q -o DPkg::Lock::Timeout=120 install -y --no-install-recommends "$@" >&2
+}
+
+# kvm opens the device to every user, as systemd does by default. The rule alone
+# takes effect at some later moment, the mode alone until udev looks again.
+kvm() {
+	if command -v udevadm >/dev/null; then
+		put "$root/run/udev/rules.d/99-bsm-redteam-kvm.rules" 'KERNEL=="kvm", MODE="0666"'
+		if udevadm control --reload-rules && udevadm trigger --name-match=kvm; then
+			say "a udev rule opens /dev/kvm until the next reboot"
+		else
+			say "udevadm failed; the mode of /dev/kvm may not last"
+		fi
+	fi
+	chmod 0666 "$root/dev/kvm"
+}
+
+# userns lets bubblewrap, and no other program, make user namespaces.
+userns() {
+	local profile=$root/run/bsm-redteam/bwrap.apparmor
+	put "$profile" 'abi <abi/4.0>,
+include <tunables/global>
+profile bwrap /usr/bin/bwrap flags=(unconfined) {
+  userns,
+}'
+	apparmor_parser --replace --skip-cache "$profile"
+}
+
+as_root() {
+	root=$1
+	shift
+	need flock mkdir mv chmod
+	mkdir -p -- "$root/run"
+	# Below /run, where only root can hold it against us.
+	exec 9>"$root/run/bsm-redteam.lock"
+	flock -w 300 9 || die "another job has been preparing this host for 5 minutes; fix: run the job again"
+	local step status=0
+	for step in "$@"; do
+		case $step in
+		package:*) packages "${step#package:}" || status=1 ;;
+		kvm | userns) "$step" || status=1 ;;
+		*) die "unknown step $step" ;;
+		esac
+	done
+	exit "$status"
+}
+
+if [ "${1:-}" = --as-root ]; then
+	shift
+	as_root "$@"
+fi
+
+# The half of the job's user.
+
+root=${BSM_HOST_ROOT:-}
+
+# has NAME: doctor finds that this host has the facility or backend.
+has() { "$BSM_BIN" doctor --require "$1" </dev/null >/dev/null 2>&1; }
+
+# become_root STEP... carries them out, says why not otherwise.
+become_root() {
+	local sudo=()
+	if [ "$(id -u)" -ne 0 ]; then
+		if ! command -v sudo >/dev/null || ! sudo -n true 2>/dev/null; then
+			say "cannot do it: no root and no sudo without a password; the host is left alone"
+			return 1
+		fi
+		sudo=(sudo -n)
+	fi
+	${sudo[@]+"${sudo[@]}"} "$BASH" "$here/prepare-host.sh" --as-root "$root" "$@" || {
+		say "that did not work: $*"
+		return 1
+	}
+}
+
+# package BINARY PACKAGE installs what the backend starts.
+package() {
+	command -v "$1" >/dev/null && return 0
+	say "$1 is missing"
+	if ! command -v apt-get >/dev/null; then
+		say "cannot install it: no apt-get here; fix: install $2 (Debian's name) on this runner"
+		return 0
+	fi
+	if become_root "package:$2" && command -v "$1" >/dev/null; then say "installed $2"; fi
+}
+
+prepare_qemu() {
+	case $(uname -m) in
+	aarch64 | arm64) package qemu-system-aarch64 qemu-system-arm ;;
+	*) package qemu-system-x86_64 qemu-system-x86 ;;
+	esac
+	if has kvm; then
+		say "KVM answers this user"
+		return 0
+	fi
+	if [ ! -e "$root/dev/kvm" ]; then
+		say "there is no /dev/kvm: QEMU will emulate the processor, and latencies will not be representative"
+		return 0
+	fi
+	say "/dev/kvm is there, but KVM does not answer this user"
+	become_root kvm || return 0
+	local try
+	for try in 1 2 3 4 5 6 7 8 9 10; do
+		if has kvm; then
+			say "KVM answers this user now"
+			return 0
+		fi
+		sleep "0.$try"
+	done
+	say "KVM does not answer this user, although /dev/kvm was opened"
+}
+
+prepare_bwrap() {
+	package bwrap bubblewrap
+	local bwrap restricted=''
+	bwrap=$(command -v bwrap) || return 0
+	if has bwrap; then
+		say "bubblewrap builds a sandbox as this user"
+		return 0
+	fi
+	say "bubblewrap builds no sandbox as this user"
+	IFS= read -r restricted 2>/dev/null <"$root/proc/sys/kernel/apparmor_restrict_unprivileged_userns" || true
+	if [ "$restricted" != 1 ]; then
+		say "AppArmor is not what keeps it from that; nothing to prepare"
+		return 0
+	fi
+	if [ "$bwrap" != /usr/bin/bwrap ]; then
+		say "cannot help: a profile would be for /usr/bin/bwrap, but it is $bwrap"
+		return 0
+	fi
+	become_root userns || return 0
+	if has bwrap; then
+		say "bubblewrap builds a sandbox now, by an AppArmor profile for /usr/bin/bwrap until the next reboot"
+	else
+		say "bubblewrap builds no sandbox, although a profile allows it user namespaces"
+	fi
+}
+
+case ${BSM_PREPARE_HOST:-auto} in
+auto) ;;
+never)
+	say "the host is left alone, as asked for"
+	exit 0
+	;;
+*) die "prepare-host is '$BSM_PREPARE_HOST'; fix: use auto or never" ;;
+esac
+BSM_BIN=${BSM_BIN:-}
+if [ ! -f "$BSM_BIN" ] || [ ! -x "$BSM_BIN" ]; then
+	die "BSM_BIN is no executable: '$BSM_BIN'; fix: run install.sh first"
+fi
+backend=${BSM_BACKEND:-}
+if [ "$(uname -s)" != Linux ]; then
+	say "only Linux hosts are prepared"
+	exit 0
+fi
+case $backend in
+qemu | bwrap) "prepare_$backend" ;;
+*)
+	say "backend '$backend' needs no preparation that is known here"
+	exit 0
+	;;
+esac
+has "$backend" || say "the $backend backend cannot run here; this says why: bsm-redteam doctor --require $backend"
