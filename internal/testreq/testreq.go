@@ -97,6 +97,8 @@ func debian(binary string) string {
 		return "qemu-system-arm"
 	case binary == "setpriv" || binary == "unshare" || binary == "nsenter":
 		return "util-linux"
+	case binary == "dockerd" || binary == "docker":
+		return "docker.io"
 	case strings.HasPrefix(binary, "mkfs."):
 		return "e2fsprogs squashfs-tools"
 	}

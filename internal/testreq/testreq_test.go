@@ -61,5 +61,6 @@ func TestLacks(t *testing.T) {
 func TestDebianNames(t *testing.T) {
 	require.Equal(t, "bubblewrap", debian("bwrap"))
 	require.Equal(t, "qemu-system-x86", debian("qemu-system-x86_64"))
+	require.Equal(t, "docker.io", debian("dockerd"))
 	require.Equal(t, "gvisor", debian("gvisor"))
 }
