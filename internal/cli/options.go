@@ -24,10 +24,15 @@ type sandboxOptions struct {
 }
 
 func (o *sandboxOptions) addFlags(f *pflag.FlagSet) {
+	o.addMachineFlags(f)
+	f.StringVar(&o.policy, "policy", "", "YAML `FILE` with the declared boundary (default: the backend's own)")
+}
+
+// addMachineFlags are those of a verb that has more than one policy.
+func (o *sandboxOptions) addMachineFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.sandbox, "sandbox", "mock", "backend `NAME` to attack; see bsm-redteam list")
 	f.StringVar(&o.agent, "agent", "", "bsm-agent `FILE` to run inside (default: found or built)")
 	f.StringVar(&o.image, "image", "", "built guest image in `DIR` (default: found or built)")
-	f.StringVar(&o.policy, "policy", "", "YAML `FILE` with the declared boundary (default: the backend's own)")
 	f.StringVar(&o.baseline, "baseline", "", "persisted baseline `FILE` to check resets against")
 	f.BoolVar(&o.requireBaseline, "require-baseline", false, "refuse to run without a persisted baseline")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log what the harness does")

@@ -75,6 +75,21 @@ func TestTurboByEitherDriver(t *testing.T) {
 	require.Empty(t, turbo(fake(nil)))
 }
 
+func TestStolenTime(t *testing.T) {
+	a, ok := cpuTime("cpu  10 20 30 40 50 60 70 80 5 5\ncpu0 1 2 3\n")
+	require.True(t, ok)
+	require.Equal(t, CPUTime{Steal: 80, Total: 360}, a)
+	b, ok := cpuTime("cpu 110 20 30 40 50 60 70 180 5 5")
+	require.True(t, ok)
+	require.InDelta(t, 0.5, b.Stolen(a), 1e-9)
+	require.Zero(t, a.Stolen(a))
+	require.Zero(t, a.Stolen(b), "counters that ran backwards say nothing")
+	for _, bad := range []string{"", "cpu 1 2 3", "intr 1 2 3 4 5 6 7 8", "cpu 1 2 3 4 5 6 7 x"} {
+		_, ok := cpuTime(bad)
+		require.False(t, ok, bad)
+	}
+}
+
 func TestCollectThisHost(t *testing.T) {
 	f := Collect()
 	require.Equal(t, runtime.GOOS, f.OS)
