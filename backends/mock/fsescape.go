@@ -1,6 +1,7 @@
 package mock
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -86,15 +87,23 @@ func readMarked(path, marker string, most int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, most))
-	if err != nil {
-		return nil, err
+	const piece, shown = 64 << 10, 256
+	r := bufio.NewReaderSize(io.LimitReader(f, most), piece)
+	for {
+		b, err := r.Peek(piece)
+		if i := bytes.Index(b, []byte(marker)); i >= 0 && marker != "" && (err != nil || i+shown <= len(b)) {
+			return bytes.Clone(b[i:min(len(b), i+shown)]), nil
+		}
+		if errors.Is(err, io.EOF) {
+			return nil, errors.New("another file")
+		}
+		if err != nil {
+			return nil, err
+		}
+		if _, err := r.Discard(piece - shown); err != nil { // what may be cut stays
+			return nil, err
+		}
 	}
-	i := bytes.Index(b, []byte(marker))
-	if i < 0 || marker == "" {
-		return nil, errors.New("another file")
-	}
-	return b[i:min(len(b), i+256)], nil
 }
 
 // environment returns the values of one variable in all readable environments,

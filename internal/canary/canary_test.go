@@ -224,7 +224,7 @@ func TestProcess(t *testing.T) {
 	})
 	t.Run("memory changed", func(t *testing.T) {
 		p := start(t)
-		mem, err := os.OpenFile(p.proc("mem"), os.O_RDWR, 0)
+		mem, err := os.OpenFile(fmt.Sprintf("/proc/%d/mem", p.PID), os.O_RDWR, 0)
 		require.NoError(t, err)
 		_, err = mem.WriteAt([]byte("x"), int64(p.TouchAddr))
 		require.NoError(t, err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strconv"
@@ -159,7 +160,7 @@ func (p *Process) settle(want byte, deadline time.Time) error {
 
 // stat returns the fields of /proc/PID/stat from the state on.
 func (p *Process) stat() ([]string, error) {
-	b, err := os.ReadFile(p.proc("stat"))
+	b, err := p.read("stat")
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +172,21 @@ func (p *Process) stat() ([]string, error) {
 	return fields, nil
 }
 
-func (p *Process) proc(name string) string { return "/proc/" + strconv.Itoa(p.PID) + "/" + name }
+// read returns a small file of the process's directory in /proc, which the kernel
+// hands out whole in one read.
+func (p *Process) read(name string) ([]byte, error) {
+	f, err := os.Open("/proc/" + strconv.Itoa(p.PID) + "/" + name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b := make([]byte, 4096)
+	n, err := f.Read(b)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return b[:n], err
+}
 
 // locate finds the addresses of the secret and of the bytes to touch.
 func (p *Process) locate() error {
@@ -184,7 +199,7 @@ func (p *Process) locate() error {
 	if err != nil || start == 0 {
 		return errors.New("the address of the canary's environment is hidden")
 	}
-	env, err := os.ReadFile(p.proc("environ"))
+	env, err := p.read("environ")
 	if err != nil {
 		return err
 	}
@@ -196,26 +211,45 @@ func (p *Process) locate() error {
 	return nil
 }
 
-func (p *Process) status(key string) (int64, error) {
-	b, err := os.ReadFile(p.proc("status"))
+// counts are what a canary's status says of it.
+type counts struct {
+	tracer   int64
+	switches int64 // of context, wanted and not
+}
+
+func (p *Process) status() (counts, error) {
+	b, err := p.read("status")
 	if err != nil {
-		return 0, err
+		return counts{}, err
 	}
-	for line := range strings.Lines(string(b)) {
-		if v, ok := strings.CutPrefix(line, key+":"); ok {
-			return strconv.ParseInt(strings.TrimSpace(v), 10, 64)
+	var c counts
+	found := 0
+	for line := range bytes.Lines(b) {
+		key, value, _ := bytes.Cut(line, []byte{':'})
+		switch string(key) {
+		case "TracerPid", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches":
+		default:
+			continue
+		}
+		n, err := strconv.ParseInt(string(bytes.TrimSpace(value)), 10, 64)
+		if err != nil {
+			return counts{}, err
+		}
+		if found++; string(key) == "TracerPid" {
+			c.tracer = n
+		} else {
+			c.switches += n
 		}
 	}
-	return 0, fmt.Errorf("no %s in the canary's status", key)
+	if found != 3 {
+		return counts{}, errors.New("the canary's status is not complete")
+	}
+	return c, nil
 }
 
 func (p *Process) countSwitches() (int64, error) {
-	a, err := p.status("voluntary_ctxt_switches")
-	if err != nil {
-		return 0, err
-	}
-	b, err := p.status("nonvoluntary_ctxt_switches")
-	return a + b, err
+	c, err := p.status()
+	return c.switches, err
 }
 
 // Observe looks at the canary without touching it.
@@ -257,23 +291,19 @@ func (p *Process) ended() (bool, error) {
 }
 
 func (p *Process) inspect() (State, error) {
-	tracer, err := p.status("TracerPid")
+	c, err := p.status()
 	if err != nil {
 		return State{}, err
 	}
-	env, err := os.ReadFile(p.proc("environ"))
+	env, err := p.read("environ")
 	if err != nil {
 		return State{}, err
 	}
 	if len(env) == 0 {
 		return State{}, errors.New("the canary process has no memory")
 	}
-	n, err := p.countSwitches()
-	if err != nil {
-		return State{}, err
-	}
 	whole := bytes.Contains(env, []byte(touchName+"="+touchBlank)) && bytes.Contains(env, []byte(EnvName+"="+p.EnvSecret))
-	return State{Alive: true, Traced: tracer != 0, Touched: !whole, Woken: n != p.switches}, nil
+	return State{Alive: true, Traced: c.tracer != 0, Touched: !whole, Woken: c.switches != p.switches}, nil
 }
 
 // fatal returns the signal that ended the unreaped process: the low bits of

@@ -51,7 +51,7 @@ func (m *meter) stop() { m.stopped.Store(true) }
 // allocation of the host's own.
 func (m *meter) end() (growth int64, alive bool) {
 	growth = m.read() - m.base
-	const test = 1 << 20 // big enough to be counted at once
+	const test = 128 << 10 // too big for the stack, and over 32 KiB counted at once
 	before := m.read()
 	b := make([]byte, test)
 	alive = m.read() >= before+test

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	lookChunk = 1 << 20
+	lookChunk = 128 << 10
 	// maxLook bounds how much of an image is searched for the token.
 	maxLook = 1 << 30
 )

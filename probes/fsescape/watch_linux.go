@@ -2,6 +2,7 @@ package fsescape
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -51,12 +52,20 @@ func newWatch(env *probes.Env, dir string, id backends.Credential) (w *watch, er
 		env.Sabotage(w.socket.Kind(), w.socket.Stop)
 	}
 	w.disk = filepath.Join(dir, "bsm-disk-"+canary.NewToken())
-	content := make([]byte, imageSize)
-	copy(content[markerAt:], w.secret.Marker+" "+w.diskSecret)
-	if err = os.WriteFile(w.disk, content, 0o600); err != nil {
+	if err = makeImage(w.disk, w.secret.Marker+" "+w.diskSecret); err != nil {
 		return w, fmt.Errorf("make a disk image canary: %w", err)
 	}
 	return w, canary.Own(w.disk, id)
+}
+
+// makeImage makes a file of zeros with a secret in it.
+func makeImage(path, secret string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt([]byte(secret), markerAt)
+	return errors.Join(err, f.Truncate(imageSize), f.Close())
 }
 
 func (w *watch) images() []string { return []string{w.disk} }

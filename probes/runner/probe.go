@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"strconv"
 	"time"
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
@@ -27,6 +28,10 @@ func (s *session) probe(ctx context.Context, i int, p probes.Probe) {
 	}
 	if s.sb.State() != backends.StateReady || (p.Class == probes.ClassLatency && s.lastWasAttack()) {
 		if err := s.fresh(ctx); err != nil {
+			if ctx.Err() != nil {
+				s.skip(i, p, interrupted, false)
+				return
+			}
 			s.note("fresh boot before %s failed: %s", p.Name, err)
 			s.add(i, errored(p, fmt.Errorf("not run, no fresh sandbox: %w", err)))
 			return
@@ -161,12 +166,7 @@ func (s *session) budget(p probes.Probe) time.Duration {
 }
 
 func (s *session) env(i int, p probes.Probe) (*probes.Env, func() error, error) {
-	base, err := scratch(os.TempDir())
-	if err != nil {
-		return nil, nil, fmt.Errorf("make the probe's directory: %w", err)
-	}
-	dir := filepath.Join(base, "bsm-p-"+wire.NewNonceString()[:12])
-	entry, err := s.Ledger.MakeDir(dir)
+	dir, err := s.makeDir(i)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make the probe's directory: %w", err)
 	}
@@ -182,7 +182,41 @@ func (s *session) env(i int, p probes.Probe) (*probes.Env, func() error, error) 
 			s.watch(Event{Probe: p.Name, Index: i, Of: len(s.Probes), Done: done, Total: total})
 		},
 	}
-	return env, func() error { return errors.Join(os.RemoveAll(dir), entry.Done()) }, nil
+	return env, func() error { return os.RemoveAll(dir) }, nil
+}
+
+// makeDir makes the directory of probe i, below the run's own, which is the one
+// that the ledger knows: a record on the disk takes longer than most probes on
+// a simulated sandbox.
+func (s *session) makeDir(i int) (string, error) {
+	if s.dir == "" {
+		base, err := scratch(os.TempDir())
+		if err != nil {
+			return "", err
+		}
+		dir := filepath.Join(base, "bsm-p-"+wire.NewNonceString()[:8])
+		if s.dirEntry, err = s.Ledger.MakeDir(dir); err != nil {
+			return "", err
+		}
+		s.dir = dir
+		// Those below are private; a control that runs as another user has to
+		// come to its own.
+		if err := os.Chmod(dir, 0o711); err != nil {
+			return "", err
+		}
+	}
+	dir := filepath.Join(s.dir, strconv.Itoa(i+1))
+	return dir, os.Mkdir(dir, 0o700)
+}
+
+// removeDir removes what makeDir made.
+func (s *session) removeDir() {
+	if s.dir == "" {
+		return
+	}
+	if err := errors.Join(os.RemoveAll(s.dir), s.dirEntry.Done()); err != nil {
+		s.note("the run's directory was not removed: %s", err)
+	}
 }
 
 // maxScratch leaves room for the names of sockets below a probe's directory: a

@@ -130,6 +130,7 @@ func (r *Runner) Run(ctx context.Context) (probes.Report, error) {
 	}
 	final := s.state()
 	s.end()
+	s.removeDir()
 	return s.report(final), ctx.Err()
 }
 
@@ -141,6 +142,9 @@ type session struct {
 	sb  backends.Sandbox
 	// extra are the sandboxes that the current probe booted through Env.Fresh.
 	extra fleet
+	// dir holds the directories of the probes; empty until there is one.
+	dir      string
+	dirEntry *ledger.Entry
 
 	coloc   colocation
 	prov    *backends.Provenance
