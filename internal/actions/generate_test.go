@@ -162,3 +162,42 @@ func TestActionFile(t *testing.T) {
 	require.Contains(t, last.If, "always()")
 	require.Contains(t, last.Run, "reap")
 }
+
+// TestReadmeWorkflow: what people copy first works.
+func TestReadmeWorkflow(t *testing.T) {
+	b, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	_, rest, ok := strings.Cut(string(b), "```yaml\n")
+	require.True(t, ok)
+	text, _, ok := strings.Cut(rest, "```\n")
+	require.True(t, ok)
+	require.LessOrEqual(t, strings.Count(text, "\n"), 10, "ten lines")
+	var w struct {
+		On          string
+		Permissions map[string]string
+		Jobs        map[string]struct {
+			RunsOn string `yaml:"runs-on"`
+			Steps  []struct {
+				Uses string
+				With map[string]string
+			}
+		}
+	}
+	dec := yaml.NewDecoder(strings.NewReader(text))
+	dec.KnownFields(true)
+	require.NoError(t, dec.Decode(&w))
+	require.Empty(t, w.Permissions, "the action needs none")
+	names := map[string]bool{}
+	for _, in := range Inputs() {
+		names[in.Name] = true
+	}
+	for _, job := range w.Jobs {
+		for _, s := range job.Steps {
+			require.Equal(t, "brainst0rm/sandbox-redteam@v1", s.Uses)
+			require.NotEmpty(t, s.With[InBackend])
+			for name := range s.With {
+				require.True(t, names[name], name)
+			}
+		}
+	}
+}
