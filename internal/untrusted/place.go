@@ -9,14 +9,15 @@ import (
 // A job's log is also read by problem matchers: regular expressions that other
 // actions of the job registered, such as setup-go's. A line that one of them
 // takes for a compiler's becomes an annotation. These are the shapes of a place in
-// a file that the matchers of set-up actions, compilers and linters look for, and
-// the characters in them that are escaped to break them up.
+// a file that the matchers of set-up actions, compilers and linters look for, also
+// where they need what we print next, such as ": "; and the characters in them
+// that are escaped to break them up.
 var places = []struct {
 	shape *regexp.Regexp
 	marks string
 }{
-	{regexp.MustCompile(`(?i)\.go:(?:\s|\d+:|$)`), "."},
-	{regexp.MustCompile(`[^\s\d](?::\d+)+:|(?::\d+){2,}:`), ":"},
+	{regexp.MustCompile(`(?i)\.go(?::(?:\s|\d+:|$)|$)`), "."},
+	{regexp.MustCompile(`(?:^|\D)(?::\d+)+(?::|$)|(?::\d+){2,}(?::|$)`), ":"},
 	{regexp.MustCompile(`(?i)[:(]\d+(?:[:,]\d+)*\)?:?\s+(?:-\s+)?(?:fatal\s+)?(?:error|warning|info|note|notice)\b`), ":("},
 	{regexp.MustCompile(`(?i)\bline\s+\d+,\s+(?:col|in)\b`), "lL"},
 }
