@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -66,7 +65,7 @@ func (p program) recorded() []string {
 }
 
 // process is told from a later one with the same pid by its start.
-type process struct{ pid, parent, start string }
+type process struct{ pid, parent, start, comm string }
 
 // running lists the processes of this machine that are no zombies.
 func running(t *testing.T) []process {
@@ -81,7 +80,8 @@ func running(t *testing.T) []process {
 		}
 		f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 		if len(f) > 19 && f[0] != "Z" && f[0] != "X" {
-			out = append(out, process{filepath.Base(filepath.Dir(file)), f[1], f[19]})
+			comm := string(b[bytes.IndexByte(b, '(')+1 : bytes.LastIndexByte(b, ')')])
+			out = append(out, process{filepath.Base(filepath.Dir(file)), f[1], f[19], comm})
 		}
 	}
 	return out
@@ -120,12 +120,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	p := build(t)
 	clean := func(t *testing.T, inside []process) {
 		t.Helper()
-		require.Eventually(t, func() bool {
-			left := running(t)
-			return !slices.ContainsFunc(inside, func(p process) bool {
-				return slices.ContainsFunc(left, func(q process) bool { return p.pid == q.pid && p.start == q.start })
-			})
-		}, 10*time.Second, 10*time.Millisecond, "processes of the sandbox are left")
+		gone(t, inside)
 		require.Empty(t, p.recorded())
 		left, err := os.ReadDir(p.tmp)
 		require.NoError(t, err)

@@ -381,6 +381,22 @@ func TestInterruptedRunIsAPartialReport(t *testing.T) {
 	require.Equal(t, backends.StateNotBooted, b.State())
 }
 
+func TestInterruptedFreshBootRanNothing(t *testing.T) {
+	b := newBox()
+	ctx, cancel := context.WithCancel(t.Context())
+	b.boot = func() error {
+		if b.boots == 1 {
+			return nil
+		}
+		cancel()
+		return ctx.Err()
+	}
+	rep, err := (&Runner{Sandbox: b, Probes: []probes.Probe{answers("P", "A1", probes.Contained), answers("L", probes.ClassLatency, probes.Contained)}}).Run(ctx)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, probes.Summary{Total: 2, Passed: 1, Skipped: 1}, rep.Summary)
+	require.Equal(t, interrupted, rep.SkippedProbes[0].Reason)
+}
+
 func TestEveryCheckpointIsAWholeReport(t *testing.T) {
 	list := []probes.Probe{answers("P", "A1", probes.Contained), answers("Q", "A2", probes.Escaped), answers("R", "A3", probes.Contained)}
 	var points []probes.Report
