@@ -109,7 +109,7 @@ func (a *App) root() *cobra.Command {
 	}
 	o.addFlags(root.Flags())
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(a.listCommand(), a.explainCommand(), a.doctorCommand(), a.gateCommand(), a.reportCommand(), a.compareCommand(), a.mergeCommand(), a.calibrateCommand(), a.baselineCommand(), a.imageCommand(), a.reapCommand(), a.versionCommand())
+	root.AddCommand(a.listCommand(), a.explainCommand(), a.doctorCommand(), a.gateCommand(), a.reportCommand(), a.compareCommand(), a.abCommand(), a.mergeCommand(), a.calibrateCommand(), a.baselineCommand(), a.imageCommand(), a.reapCommand(), a.versionCommand())
 	root.AddCommand(a.actionCommand())
 	return root
 }

@@ -28,6 +28,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(leakChecked{m}, map[string]func(){
 		"bsm-redteam": func() { os.Exit(Main(os.Args[1:], os.Stdout, os.Stderr)) },
 		"scripted":    func() { os.Exit(scriptedApp().Run(context.Background(), os.Args[1:])) },
+		"timed":       func() { os.Exit(timedApp().Run(context.Background(), os.Args[1:])) },
 	})
 }
 
