@@ -6,7 +6,7 @@
 # where there is neither root nor `sudo -n` nothing but saying so. Nothing here
 # survives a reboot, packages excepted.
 #
-#   BSM_BIN           the installed bsm-redteam
+#   BSM_BIN           the installed bsm-redteam (default: built from this checkout)
 #   BSM_BACKEND       the backend that will be attacked
 #   BSM_PREPARE_HOST  auto (default) or never
 #   BSM_HOST_ROOT     for tests: the directory that stands for /
@@ -59,10 +59,38 @@ profile bwrap /usr/bin/bwrap flags=(unconfined) {
 	apparmor_parser --replace --skip-cache "$profile"
 }
 
+# cgroup PID:UID moves that process into a new cgroup that the user may divide, as
+# near to where it was as one can be: below the nearest ancestor that gives its
+# children both controllers. The limits of that ancestor still hold for it.
+cgroup() {
+	local pid=${1%%:*} user=${1#*:} mount=$root/sys/fs/cgroup path='' line dir
+	while IFS= read -r line; do
+		case $line in 0::*) path=${line#0::} ;; esac
+	done <"$root/proc/$pid/cgroup"
+	[ -n "$path" ] && [ -f "$mount/cgroup.controllers" ] || return 1
+	while :; do
+		read -r line <"$mount$path/cgroup.subtree_control" || line=''
+		case " $line " in *' memory '*) case " $line " in *' pids '*) break ;; esac ;; esac
+		[ "${path%/}" != '' ] || return 1
+		path=${path%/*}
+	done
+	# What earlier jobs left. One that was just made has its process before the lock is given back.
+	set +f
+	for dir in "$mount${path%/}"/bsm-redteam-*; do
+		if grep -qx 'populated 0' "$dir/cgroup.events" 2>/dev/null; then
+			find "$dir" -depth -type d -exec rmdir {} + 2>/dev/null || true
+		fi
+	done
+	set -f
+	dir=$mount${path%/}/bsm-redteam-$pid-$RANDOM
+	mkdir "$dir" && chown "$user" "$dir" "$dir/cgroup.procs" "$dir/cgroup.subtree_control" &&
+		printf '%s\n' "$pid" >"$dir/cgroup.procs"
+}
+
 as_root() {
 	root=$1
 	shift
-	need flock mkdir mv chmod
+	need flock mkdir mv chmod chown find rmdir grep
 	mkdir -p -- "$root/run"
 	# Below /run, where only root can hold it against us.
 	exec 9>"$root/run/bsm-redteam.lock"
@@ -71,6 +99,7 @@ as_root() {
 	for step in "$@"; do
 		case $step in
 		package:*) packages "${step#package:}" || status=1 ;;
+		cgroup:*) cgroup "${step#cgroup:}" || status=1 ;;
 		kvm | userns) "$step" || status=1 ;;
 		*) die "unknown step $step" ;;
 		esac
@@ -84,27 +113,6 @@ if [ "${1:-}" = --as-root ]; then
 fi
 
 # The half of the job's user.
-
-root=${BSM_HOST_ROOT:-}
-
-# has NAME: doctor finds that this host has the facility or backend.
-has() { "$BSM_BIN" doctor --require "$1" </dev/null >/dev/null 2>&1; }
-
-# become_root STEP... carries them out, says why not otherwise.
-become_root() {
-	local sudo=()
-	if [ "$(id -u)" -ne 0 ]; then
-		if ! command -v sudo >/dev/null || ! sudo -n true 2>/dev/null; then
-			say "cannot do it: no root and no sudo without a password; the host is left alone"
-			return 1
-		fi
-		sudo=(sudo -n)
-	fi
-	${sudo[@]+"${sudo[@]}"} "$BASH" "$here/prepare-host.sh" --as-root "$root" "$@" || {
-		say "that did not work: $*"
-		return 1
-	}
-}
 
 # package BINARY PACKAGE installs what the backend starts.
 package() {
@@ -178,6 +186,11 @@ never)
 *) die "prepare-host is '$BSM_PREPARE_HOST'; fix: use auto or never" ;;
 esac
 BSM_BIN=${BSM_BIN:-}
+if [ -z "$BSM_BIN" ]; then
+	built=$(BSM_INSTALL=source BSM_ATTESTATION=off GITHUB_OUTPUT='' "$BASH" "$here/install.sh")
+	built=${built#bin=}
+	BSM_BIN=${built%%$'\n'*}
+fi
 if [ ! -f "$BSM_BIN" ] || [ ! -x "$BSM_BIN" ]; then
 	die "BSM_BIN is no executable: '$BSM_BIN'; fix: run install.sh first"
 fi

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Shared by the scripts that action.yml calls; sourced, not run. They work with
-# bash 3.2, which is what macOS has.
+# bash 3.2, which is what macOS has. here is the directory of the script.
 
 set -euo pipefail
 set -f # nothing here is a glob
@@ -45,4 +45,27 @@ plain() {
 	case $1 in
 	*[[:cntrl:]]*) return 1 ;;
 	esac
+}
+
+# The root of the file system that is prepared; tests set it.
+root=${BSM_HOST_ROOT:-}
+
+# has NAME: doctor finds that this host has the backend or facility.
+has() { "$BSM_BIN" doctor --require "$1" </dev/null >/dev/null 2>&1; }
+
+# become_root STEP... carries steps of prepare-host.sh out as root, or says why not.
+become_root() {
+	local sudo=()
+	if [ "$(id -u)" -ne 0 ]; then
+		if ! command -v sudo >/dev/null || ! sudo -n true 2>/dev/null; then
+			say "cannot do it: no root and no sudo without a password; the host is left alone"
+			return 1
+		fi
+		sudo=(sudo -n)
+	fi
+	# shellcheck disable=SC2154 # here is set by who sources this
+	${sudo[@]+"${sudo[@]}"} "$BASH" "$here/prepare-host.sh" --as-root "$root" "$@" || {
+		say "that did not work: $*"
+		return 1
+	}
 }

@@ -150,6 +150,10 @@ func isCgroup(dir string) bool {
 	return err == nil
 }
 
+// leafName is the cgroup that the processes of a delegated subtree move into; who
+// is in it finds the subtree one level up.
+const leafName = "bsm-harness"
+
 // v2Candidates finds where a child of own, or of an ancestor, gets both
 // controllers. Controllers are enabled in a parent for its children, and only
 // in a parent without processes of its own.
@@ -160,7 +164,7 @@ func v2Candidates(own, name string, euid int) []candidate {
 			out = append(out, candidate{k: newV2(dir, name)})
 			break
 		}
-		if euid != 0 { // the ancestors of what was delegated are not ours
+		if euid != 0 && filepath.Base(dir) != leafName { // the ancestors of what was delegated are not ours
 			break
 		}
 	}
@@ -179,7 +183,7 @@ func hasBoth(file string) bool {
 // delegate enables both controllers below own, a subtree that was delegated to
 // us. Its processes, which are ours, move into a leaf first.
 func delegate(own string) error {
-	leaf := filepath.Join(own, "bsm-harness")
+	leaf := filepath.Join(own, leafName)
 	if err := os.Mkdir(leaf, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("use the delegated cgroup: %w", err)
 	}

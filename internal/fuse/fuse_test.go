@@ -323,6 +323,18 @@ func TestV2Candidates(t *testing.T) {
 	require.Empty(t, v2Candidates(own, "g", 1000))
 }
 
+// TestADelegatedSubtreeIsUsedAgain: every group lies beside the leaf, none in it.
+func TestADelegatedSubtreeIsUsedAgain(t *testing.T) {
+	own := tree(t, map[string]string{
+		"cgroup.procs": "", "cgroup.subtree_control": "memory pids",
+		"bsm-harness/cgroup.procs": "42\n", "bsm-harness/cgroup.subtree_control": "", "bsm-harness/cgroup.controllers": "memory pids",
+	})
+	list := v2Candidates(filepath.Join(own, "bsm-harness"), "g", 1000)
+	require.Len(t, list, 1)
+	require.Equal(t, []string{filepath.Join(own, "g")}, list[0].k.dirs())
+	require.Nil(t, list[0].prepare)
+}
+
 func TestDelegateMovesProcessesFirst(t *testing.T) {
 	own := tree(t, map[string]string{
 		"cgroup.procs": "41\n42\n", "cgroup.subtree_control": "",

@@ -192,7 +192,7 @@ func (s *step) glob(pattern string) []string {
 func copyScripts(t *testing.T, checkout, lock string) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(filepath.Join(checkout, "scripts"), 0o755))
-	for _, name := range []string{"runner.sh", "install.sh"} {
+	for _, name := range []string{"runner.sh", "install.sh", "prepare-host.sh", "with-fuse.sh"} {
 		b, err := os.ReadFile(filepath.Join(scripts, name))
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(filepath.Join(checkout, "scripts", name), b, 0o755))
