@@ -41,6 +41,7 @@ type half struct {
 	mu      sync.Mutex
 	changed sync.Cond
 	buf     []byte
+	from    int  // what is before it in buf has been read
 	ended   bool // by the writer: what is in buf can still be read
 	deaf    bool // the reader is gone
 
@@ -62,9 +63,11 @@ func (h *half) read(p []byte) (int, error) {
 			return 0, io.ErrClosedPipe
 		case h.reader.over():
 			return 0, os.ErrDeadlineExceeded
-		case len(h.buf) > 0:
-			n := copy(p, h.buf)
-			h.buf = h.buf[:copy(h.buf, h.buf[n:])]
+		case h.from < len(h.buf):
+			n := copy(p, h.buf[h.from:])
+			if h.from += n; h.from == len(h.buf) {
+				h.buf, h.from = h.buf[:0], 0
+			}
 			h.changed.Broadcast()
 			return n, nil
 		case h.ended:
@@ -82,14 +85,23 @@ func (h *half) wait(d *deadline) {
 	}
 }
 
-func (h *half) writeNow(p []byte) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.deaf || h.ended || h.writer.over() || len(p) > pipeBuffer-len(h.buf) {
-		return false
+func (h *half) room() int { return pipeBuffer - (len(h.buf) - h.from) }
+
+func (h *half) append(p []byte) {
+	if len(h.buf)+len(p) > cap(h.buf) {
+		h.buf, h.from = h.buf[:copy(h.buf, h.buf[h.from:])], 0
 	}
 	h.buf = append(h.buf, p...)
 	h.changed.Broadcast()
+}
+
+func (h *half) writeNow(p []byte) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.deaf || h.ended || h.writer.over() || len(p) > h.room() {
+		return false
+	}
+	h.append(p)
 	return true
 }
 
@@ -103,10 +115,9 @@ func (h *half) write(p []byte) (n int, err error) {
 		case h.writer.over():
 			return n, os.ErrDeadlineExceeded
 		}
-		if room := min(pipeBuffer-len(h.buf), len(p)); room > 0 {
-			h.buf = append(h.buf, p[:room]...)
+		if room := min(h.room(), len(p)); room > 0 {
+			h.append(p[:room])
 			n, p = n+room, p[room:]
-			h.changed.Broadcast()
 		}
 		if len(p) == 0 {
 			return n, nil
@@ -121,7 +132,7 @@ func (h *half) close(writer bool) {
 	if writer {
 		h.ended = true
 	} else {
-		h.deaf, h.buf = true, nil
+		h.deaf, h.buf, h.from = true, nil, 0
 	}
 	h.reader.stop()
 	h.writer.stop()

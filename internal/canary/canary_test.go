@@ -172,7 +172,7 @@ func TestSecretWatch(t *testing.T) {
 
 func TestProcess(t *testing.T) {
 	start := func(t *testing.T) *Process {
-		p, err := StartProcess(t.TempDir(), me)
+		p, err := StartProcess(me)
 		require.NoError(t, err)
 		t.Cleanup(p.Stop)
 		return p

@@ -84,9 +84,9 @@ func (s State) String() string {
 }
 
 // StartProcess starts a canary process with the identity id.
-func StartProcess(dir string, id backends.Credential) (*Process, error) {
+func StartProcess(id backends.Credential) (*Process, error) {
 	p := &Process{ID: "bsm-canary-" + NewToken(), ArgSecret: NewToken(), EnvSecret: NewToken(), FDSecret: NewToken(), FD: 3}
-	held, err := secretFile(dir, p.FDSecret)
+	held, err := secretFile(p.FDSecret)
 	if err != nil {
 		return nil, fmt.Errorf("start a canary process: %w", err)
 	}
@@ -128,14 +128,14 @@ func StartProcess(dir string, id backends.Credential) (*Process, error) {
 	return p, nil
 }
 
-// secretFile returns an open file that has no name any more.
-func secretFile(dir, content string) (*os.File, error) {
-	f, err := os.CreateTemp(dir, "held-")
+// secretFile returns an open file that has no name.
+func secretFile(content string) (*os.File, error) {
+	fd, err := unix.MemfdCreate("held", unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, err
 	}
-	_, err = f.WriteString(content)
-	if err = errors.Join(err, os.Remove(f.Name())); err != nil {
+	f := os.NewFile(uintptr(fd), "held")
+	if _, err := f.WriteString(content); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil

@@ -35,6 +35,9 @@ func hasPlace(s string) bool {
 // withoutPlaces breaks places up in a text with escapes of the given form, such
 // as wire.Escape's, so that what reads the text back reads these back too.
 func withoutPlaces(s, form string) string {
+	if !mayHold(s) {
+		return s
+	}
 	for _, p := range places {
 		s = p.shape.ReplaceAllStringFunc(s, func(place string) string {
 			var b strings.Builder
@@ -49,4 +52,26 @@ func withoutPlaces(s, form string) string {
 		})
 	}
 	return s
+}
+
+// mayHold reports whether s has what every shape of a place begins with or
+// contains. Most strings have not, and looking for it is quicker than matching.
+func mayHold(s string) bool {
+	for i := 0; i+1 < len(s); i++ {
+		switch next := s[i+1]; s[i] {
+		case ':', '(':
+			if next >= '0' && next <= '9' {
+				return true
+			}
+		case '.':
+			if next == 'g' || next == 'G' {
+				return true
+			}
+		case 'l', 'L':
+			if next == 'i' || next == 'I' {
+				return true
+			}
+		}
+	}
+	return false
 }

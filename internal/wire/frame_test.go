@@ -217,9 +217,11 @@ func TestAwaitPreambleFindsItWhereverItIs(t *testing.T) {
 		copy(n[:], rapid.SliceOfN(rapid.SampledFrom([]byte{0xff, 0xfe, 'B', 'S', 0}), NonceSize, NonceSize).Draw(t, "nonce"))
 		junk := rapid.SliceOf(rapid.SampledFrom(append(bytes.Clone(Magic), 0, 1))).Draw(t, "junk")
 		stream := append(bytes.Clone(junk), Preamble(n)...)
-		d, err := AwaitPreamble(bytes.NewReader(stream), n, int64(len(stream)))
-		if err != nil || d != int64(bytes.Index(stream, Preamble(n))) {
-			t.Fatalf("found after %d, %v", d, err)
+		for _, r := range []io.ByteReader{bytes.NewReader(stream), bufio.NewReaderSize(bytes.NewReader(stream), 16)} {
+			d, err := AwaitPreamble(r, n, int64(len(stream)))
+			if err != nil || d != int64(bytes.Index(stream, Preamble(n))) {
+				t.Fatalf("found after %d, %v", d, err)
+			}
 		}
 	})
 }

@@ -55,7 +55,11 @@ func AwaitPreamble(r io.ByteReader, want Nonce, limit int64) (discarded int64, e
 	var back [PreambleSize]int
 	overlaps(target[:], back[:])
 	matched := 0
+	ahead, _ := r.(lookahead)
 	for read := int64(1); ; read++ {
+		if matched == 0 && ahead != nil {
+			read += skip(ahead, target[0], limit-(read-1))
+		}
 		c, err := r.ReadByte()
 		if err != nil {
 			return read - 1 - int64(matched), err
@@ -74,6 +78,28 @@ func AwaitPreamble(r io.ByteReader, want Nonce, limit int64) (discarded int64, e
 			return discarded, fmt.Errorf("%w in the first %d bytes", ErrNoPreamble, limit)
 		}
 	}
+}
+
+// lookahead is what a buffered reader offers.
+type lookahead interface {
+	Buffered() int
+	Peek(n int) ([]byte, error)
+	Discard(n int) (int, error)
+}
+
+// skip discards what is buffered before the next c, at most limit bytes.
+func skip(r lookahead, c byte, limit int64) int64 {
+	b, err := r.Peek(r.Buffered())
+	if err != nil {
+		return 0
+	}
+	b = b[:min(int64(len(b)), max(limit, 0))]
+	n := bytes.IndexByte(b, c)
+	if n < 0 {
+		n = len(b)
+	}
+	n, _ = r.Discard(n)
+	return int64(n)
 }
 
 // overlaps stores, for each prefix of p, the length of the longest proper prefix

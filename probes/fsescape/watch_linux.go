@@ -44,7 +44,7 @@ func newWatch(env *probes.Env, dir string, id backends.Credential) (w *watch, er
 		return w, err
 	}
 	env.Sabotage("secret canary", w.secret.Stop)
-	if w.proc, w.procOK = canary.StartProcess(dir, id); w.procOK == nil {
+	if w.proc, w.procOK = canary.StartProcess(id); w.procOK == nil {
 		env.Sabotage("environment canary", w.proc.Stop)
 	}
 	if w.socket, w.sockOK = canary.ListenUnix(dir); w.sockOK == nil {

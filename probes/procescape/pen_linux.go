@@ -52,7 +52,7 @@ func newPen(env *probes.Env, dir string, id backends.Credential, shared string) 
 			p.stop()
 		}
 	}()
-	if err = p.startProcesses(dir, id); err != nil {
+	if err = p.startProcesses(id); err != nil {
 		return p, err
 	}
 	for i, group := range groups {
@@ -80,12 +80,12 @@ func newPen(env *probes.Env, dir string, id backends.Credential, shared string) 
 }
 
 // startProcesses starts a canary per group, all at once.
-func (p *pen) startProcesses(dir string, id backends.Credential) error {
+func (p *pen) startProcesses(id backends.Credential) error {
 	p.owned = make([]*canary.Process, len(groups))
 	errs := make([]error, len(groups))
 	var wg sync.WaitGroup
 	for i := range groups {
-		wg.Go(func() { p.owned[i], errs[i] = canary.StartProcess(dir, id) })
+		wg.Go(func() { p.owned[i], errs[i] = canary.StartProcess(id) })
 	}
 	wg.Wait()
 	for i, group := range groups {
