@@ -39,9 +39,9 @@ func (s *Sandbox) boot(ctx context.Context, bin program) error {
 	s.r = r
 	s.mu.Unlock()
 
-	// Everything is hashed in full in every boot, but while bubblewrap starts.
+	// What runs is hashed in full in every boot, but while bubblewrap starts.
 	checked := make(chan error, 1)
-	go func() { checked <- r.check(ctx, s.o.Agent, &bin) }()
+	go func() { checked <- r.check(ctx, cache, &bin) }()
 	v, err := s.launch(ctx, r)
 	if v != nil {
 		s.adopt(v)
@@ -55,19 +55,18 @@ func (s *Sandbox) boot(ctx context.Context, bin program) error {
 	return s.baseline(ctx, v, r)
 }
 
-// check reads the agent, the tree and bubblewrap as they are now. None of them
-// may differ from what the tree was built from.
-func (r *run) check(ctx context.Context, agent string, bin *program) error {
-	b, err1 := bin.inspect(ctx)
-	sum, err2 := integrity.HashFile(ctx, agent)
-	tree, err3 := integrity.HashTree(ctx, r.root.dir)
-	if err := errors.Join(err1, err2, err3); err != nil {
+// check reads the tree, the agent in it included, and bubblewrap as they are
+// now. The tree may not differ from what was built.
+func (r *run) check(ctx context.Context, cache string, bin *program) error {
+	b, err1 := bin.remembered(ctx, cache)
+	tree, err2 := integrity.HashTree(ctx, r.root.dir)
+	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
 	*bin = b
-	if tree != r.root.digest || sum != "sha256:"+r.agentSum {
+	if tree != r.root.digest {
 		return &backends.Error{Code: backends.ErrBootFailed, Doing: "check the root file system",
-			Err: errors.New("it is not what was built from this agent"), Fix: "rm -rf " + r.root.dir + " " + r.root.dir + ".digest"}
+			Err: errors.New("it is not what was built"), Fix: "rm -rf " + r.root.dir + " " + r.root.dir + ".digest"}
 	}
 	return nil
 }

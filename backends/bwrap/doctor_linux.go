@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -98,6 +99,27 @@ func (b program) inspect(ctx context.Context) (program, error) {
 	}
 	b.version = strings.TrimPrefix(strings.TrimSpace(string(out)), "bubblewrap ")
 	return b, nil
+}
+
+// remembered is inspect, except that a binary whose digest is known is not asked
+// for its version again.
+func (b program) remembered(ctx context.Context, cache string) (program, error) {
+	digest, err := integrity.HashFile(ctx, b.path)
+	if err != nil {
+		return b, err
+	}
+	note := filepath.Join(cache, "version-"+strings.TrimPrefix(digest, "sha256:"))
+	if said, err := os.ReadFile(note); err == nil && len(said) > 0 {
+		b.digest, b.version = digest, string(said)
+		return b, nil
+	}
+	if b, err = b.inspect(ctx); err != nil {
+		return b, err
+	}
+	if b.digest != digest {
+		return b, fmt.Errorf("%s changed while it was looked at", b.path)
+	}
+	return b, replaceFile(note, b.version)
 }
 
 // quiet is a command with the identity that bubblewrap gets, no environment

@@ -56,7 +56,7 @@ func (s *Sandbox) launch(ctx context.Context, r *run) (_ *instance, err error) {
 	}
 	sp := s.spec(r)
 	id := identity()
-	cs := child.Spec{Argv: []string{"bwrap"}, Credential: &id, Group: v.group, Ledger: s.o.Ledger, Tag: child.NewTag()}
+	cs := child.Spec{Argv: []string{"bwrap"}, Credential: &id, Group: v.group, Trusted: true, Ledger: s.o.Ledger, Tag: child.NewTag()}
 	var closers []io.Closer
 	defer func() {
 		for _, c := range closers {
@@ -102,6 +102,10 @@ func (s *Sandbox) launch(ctx context.Context, r *run) (_ *instance, err error) {
 	_ = infoW.Close() // the other end of ours is bubblewrap's
 	if err := v.connect(ctx, s, r, infoR); err != nil {
 		return nil, fmt.Errorf("%w (stderr %s)", err, v.child.Stderr())
+	}
+	// Until the first call only bubblewrap and our agent run inside.
+	if err := errors.Join(v.child.Enclose(), v.child.Recorded()); err != nil {
+		return nil, err
 	}
 	return v, nil
 }

@@ -103,7 +103,8 @@ func reachable(dir string, c backends.Credential) error {
 func treeOf(cache, sum string) string { return filepath.Join(cache, sum[:32]+"-"+layoutVersion) }
 
 // noteOf is where the digest of exactly this file is noted. Whoever changes the
-// file changes one of these numbers; the digest is checked again all the same.
+// file changes one of these numbers. What runs is the copy in the tree, which is
+// hashed in every boot.
 func noteOf(agent *os.File, cache string) (string, error) {
 	fi, err := agent.Stat()
 	if err != nil {
@@ -157,7 +158,7 @@ func prepare(ctx context.Context, agent *os.File, cache string, led *ledger.Ledg
 	dir := treeOf(cache, sum)
 	r, err := built(dir)
 	if err != nil {
-		r, err = construct(ctx, agent, dir, led)
+		r, err = construct(ctx, agent, sum, dir, led)
 	}
 	if err != nil {
 		return r, "", err
@@ -196,7 +197,7 @@ func expire(cache string) {
 }
 
 // construct builds a tree beside its place and moves it there.
-func construct(ctx context.Context, agent *os.File, dir string, led *ledger.Ledger) (rootfs, error) {
+func construct(ctx context.Context, agent *os.File, sum, dir string, led *ledger.Ledger) (rootfs, error) {
 	expire(filepath.Dir(dir))
 	tmp := dir + ".new-" + wire.NewNonceString()
 	entry, err := led.MakeDir(tmp)
@@ -206,9 +207,21 @@ func construct(ctx context.Context, agent *os.File, dir string, led *ledger.Ledg
 	err = build(ctx, filepath.Join(tmp, "rootfs"), agent)
 	var r rootfs
 	if err == nil {
+		err = holds(ctx, filepath.Join(tmp, "rootfs"), sum)
+	}
+	if err == nil {
 		r, err = install(ctx, tmp, dir)
 	}
 	return r, errors.Join(err, os.RemoveAll(tmp), entry.Done())
+}
+
+// holds binds the digest of a tree to that of its agent.
+func holds(ctx context.Context, dir, sum string) error {
+	got, err := integrity.HashFile(ctx, filepath.Join(dir, agentInside))
+	if err == nil && got != "sha256:"+sum {
+		err = errors.New("the agent changed while it was copied")
+	}
+	return err
 }
 
 // build makes the tree.

@@ -161,18 +161,25 @@ func serveStdio(keep bool) int {
 	// A host that is gone shows as an error of Write, which must not kill the
 	// agent before its tree.
 	signal.Ignore(syscall.SIGPIPE)
-	digest, err := fileDigest("/proc/self/exe")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bsm-agent: hash the agent:", err)
-		return exitFailed
-	}
+	var digest string
+	hashed := make(chan error, 1)
+	go func() { // while the rest is prepared: it takes longer than that
+		var err error
+		digest, err = fileDigest("/proc/self/exe")
+		hashed <- err
+	}()
 	runner, err := proc.New("")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bsm-agent:", err)
 		return exitFailed
 	}
+	bootID := proc.BootID()
+	if err := <-hashed; err != nil {
+		fmt.Fprintln(os.Stderr, "bsm-agent: hash the agent:", err)
+		return exitFailed
+	}
 	err = agent.Serve(ctx, stdio{pollable(os.Stdin), pollable(os.Stdout)}, agent.Options{
-		Table: table(), Digest: digest, BootID: proc.BootID(), KeepTree: keep,
+		Table: table(), Digest: digest, BootID: bootID, KeepTree: keep,
 		Spawn: runner.Spawn, World: &proc.World{Runner: runner},
 	})
 	end, cancel := context.WithTimeout(context.Background(), shutdownLimit)

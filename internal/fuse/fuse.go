@@ -51,12 +51,15 @@ type kernel interface {
 	killAll(ctx context.Context) error
 	// start starts cmd as a member from its first instruction on.
 	start(cmd *exec.Cmd) error
+	// launch starts cmd; enclose makes a member of everything that tree lists.
+	launch(cmd *exec.Cmd) (enclose Enclose, err error)
 	sysProcAttr(a *syscall.SysProcAttr) (release func(), err error)
 }
 
 // Group is one kernel limit around processes.
 type Group struct {
-	k kernel
+	k     kernel
+	looks sync.RWMutex // held, shared, while somebody looks for what was forked
 
 	mu      sync.Mutex
 	entries []*ledger.Entry
@@ -152,10 +155,36 @@ func (g *Group) Start(cmd *exec.Cmd) error {
 	if err := g.k.start(cmd); err != nil {
 		return err
 	}
+	return g.started(cmd)
+}
+
+// Enclose waits until everything that tree lists is a member of the group.
+type Enclose func(tree func() ([]int, error)) error
+
+// Launch is Start for a program that is trusted until enclose has returned: where
+// the kernel cannot start a member (v1), cmd runs already while it is moved. To
+// enter a v1 cgroup takes a grace period of the kernel, often longer than a
+// sandbox takes to be set up.
+func (g *Group) Launch(cmd *exec.Cmd) (enclose Enclose, err error) {
+	if g == nil {
+		return func(func() ([]int, error)) error { return nil }, cmd.Start()
+	}
+	if enclose, err = g.k.launch(cmd); err != nil {
+		return nil, err
+	}
+	return enclose, g.started(cmd)
+}
+
+// started makes what was just started expendable.
+func (g *Group) started(cmd *exec.Cmd) error {
 	if err := expendable(cmd.Process.Pid); err != nil {
 		return errors.Join(err, cmd.Process.Kill(), waitQuietly(cmd))
 	}
-	g.sacrifice()
+	g.looks.RLock()
+	go func() {
+		defer g.looks.RUnlock()
+		g.sacrifice()
+	}()
 	return nil
 }
 
@@ -234,6 +263,8 @@ func (g *Group) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), killWait)
 	defer cancel()
 	err := g.Kill(ctx)
+	g.looks.Lock()
+	defer g.looks.Unlock()
 	for _, dir := range g.k.dirs() {
 		err = errors.Join(err, remove(ctx, dir))
 	}

@@ -8,7 +8,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -18,7 +20,13 @@ import (
 )
 
 // v1 is a pair of cgroups, one per controller.
-type v1 struct{ ownMem, ownPids, mem, pid string }
+type v1 struct {
+	ownMem, ownPids, mem, pid string
+
+	visits sync.RWMutex // held, shared, by who moves a thread or a process of ours
+	mu     sync.Mutex
+	stuck  error // one of them could not leave
+}
 
 func newV1(ownMem, ownPids, name string) kernel {
 	return &v1{ownMem: ownMem, ownPids: ownPids, mem: filepath.Join(ownMem, name), pid: filepath.Join(ownPids, name)}
@@ -54,12 +62,18 @@ func (g *v1) add(pid int) error {
 	return nil
 }
 
-func (g *v1) pids() ([]int, error) { return readPIDs(filepath.Join(g.pid, "cgroup.procs")) }
+// pids lists the members. A thread of ours that could not leave is none.
+func (g *v1) pids() ([]int, error) {
+	g.vacate()
+	pids, err := readPIDs(filepath.Join(g.pid, "cgroup.procs"))
+	return slices.DeleteFunc(pids, func(pid int) bool { return pid == os.Getpid() }), err
+}
 
 func (g *v1) usage() (backends.Usage, error) {
 	u := backends.Usage{Method: "cgroup v1 memory.usage_in_bytes"}
 	var err [6]error
 	var tasks int64
+	g.vacate()
 	u.MemoryBytes, err[0] = readInt(filepath.Join(g.mem, "memory.usage_in_bytes"))
 	u.PeakBytes, err[1] = readInt(filepath.Join(g.mem, "memory.max_usage_in_bytes"))
 	u.Kills, err[2] = readKey(filepath.Join(g.mem, "memory.oom_control"), "oom_kill")
@@ -74,34 +88,99 @@ func (g *v1) usage() (backends.Usage, error) {
 // killAll forbids forks first, so that the members found then are all there
 // will ever be, and waits for each through a pidfd.
 func (g *v1) killAll(ctx context.Context) error {
+	g.vacate()
 	if err := writeFile(filepath.Join(g.pid, "pids.max"), "0"); err != nil {
 		if errors.Is(err, os.ErrNotExist) {
 			return nil
 		}
 		return err
 	}
-	return killMembers(ctx, g.pids)
+	err := killMembers(ctx, g.pids)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return errors.Join(err, g.stuck)
 }
 
-// start moves the calling thread, not the process, into the cgroups, forks
-// from it, and moves it back: a v1 cgroup holds threads, and a child begins
-// where the thread that forked it is.
+// vacate waits until what is being moved is where it belongs.
+func (g *v1) vacate() {
+	g.visits.Lock()
+	defer g.visits.Unlock()
+}
+
+// start moves a thread, not the process, into the cgroups, forks from it, and
+// moves it back: a v1 cgroup holds threads, and a child begins where the thread
+// that forked it is. The way back, which can take the kernel milliseconds, is
+// waited for by whoever looks at the members next.
 func (g *v1) start(cmd *exec.Cmd) error {
-	return onSideThread(func() (err error) {
-		tid := strconv.Itoa(unix.Gettid())
-		back := func(dir string) {
-			err = errors.Join(err, writeFile(filepath.Join(dir, "tasks"), tid))
+	started := make(chan error, 1)
+	g.visits.RLock()
+	go func() {
+		defer g.visits.RUnlock()
+		onSideThread(func() {
+			tid := strconv.Itoa(unix.Gettid())
+			back := func(dir string) {
+				if err := writeFile(filepath.Join(dir, "tasks"), tid); err != nil {
+					g.mu.Lock()
+					defer g.mu.Unlock()
+					g.stuck = errors.Join(g.stuck, fmt.Errorf("take a thread of ours out of the fuse: %w", err))
+				}
+			}
+			if err := writeFile(filepath.Join(g.mem, "tasks"), tid); err != nil {
+				started <- fmt.Errorf("enter the memory fuse: %w", err)
+				return
+			}
+			defer back(g.ownMem)
+			if err := writeFile(filepath.Join(g.pid, "tasks"), tid); err != nil {
+				started <- fmt.Errorf("enter the pids fuse: %w", err)
+				return
+			}
+			defer back(g.ownPids)
+			started <- cmd.Start()
+		})
+	}()
+	return <-started
+}
+
+// launch has the first process moved while it runs; what it forked before that
+// follows in enclose.
+func (g *v1) launch(cmd *exec.Cmd) (Enclose, error) {
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	moved := make(chan error, 1)
+	g.visits.RLock()
+	go func() {
+		defer g.visits.RUnlock()
+		moved <- g.add(cmd.Process.Pid)
+	}()
+	return func(tree func() ([]int, error)) error {
+		if err := <-moved; err != nil && !gone(err) {
+			return fmt.Errorf("enter the fuse: %w", err)
 		}
-		if err := writeFile(filepath.Join(g.mem, "tasks"), tid); err != nil {
-			return fmt.Errorf("enter the memory fuse: %w", err)
+		return g.enclose(tree)
+	}, nil
+}
+
+// enclose moves what is outside until a look finds nothing there. What is forked
+// after that has a parent inside.
+func (g *v1) enclose(tree func() ([]int, error)) error {
+	for {
+		pids, err1 := tree()
+		inside, err2 := g.pids()
+		memory, err3 := readPIDs(filepath.Join(g.mem, "cgroup.procs"))
+		if err := errors.Join(err1, err2, err3); err != nil {
+			return fmt.Errorf("enter the fuse: %w", err)
 		}
-		defer back(g.ownMem)
-		if err := writeFile(filepath.Join(g.pid, "tasks"), tid); err != nil {
-			return fmt.Errorf("enter the pids fuse: %w", err)
+		outside := slices.DeleteFunc(pids, func(pid int) bool { return slices.Contains(inside, pid) && slices.Contains(memory, pid) })
+		if len(outside) == 0 {
+			return nil
 		}
-		defer back(g.ownPids)
-		return cmd.Start()
-	})
+		for _, pid := range outside {
+			if err := g.add(pid); err != nil && !gone(err) {
+				return fmt.Errorf("enter the fuse with pid %d: %w", pid, err)
+			}
+		}
+	}
 }
 
 func (g *v1) sysProcAttr(*syscall.SysProcAttr) (func(), error) { return func() {}, nil }
@@ -110,18 +189,19 @@ func (g *v1) sysProcAttr(*syscall.SysProcAttr) (func(), error) { return func() {
 // memory of a process is charged to where its first thread is. The thread is
 // given back afterwards, not ended, because a child's parent-death signal is
 // tied to the thread that forked it.
-func onSideThread(f func() error) error {
-	done := make(chan error, 1)
+func onSideThread(f func()) {
+	done := make(chan struct{})
 	go func() {
+		defer close(done)
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		if unix.Gettid() == os.Getpid() {
-			done <- onSideThread(f) // this thread is held, so the next is another
+			onSideThread(f) // this thread is held, so the next is another
 			return
 		}
-		done <- f()
+		f()
 	}()
-	return <-done
+	<-done
 }
 
 // killMembers kills until pids is empty.

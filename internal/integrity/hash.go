@@ -36,7 +36,7 @@ func HashFile(ctx context.Context, path string) (string, error) {
 // HashReader returns the digest of everything that r has. An empty stream is refused.
 func HashReader(ctx context.Context, r io.Reader) (string, error) {
 	h := sha256.New()
-	n, err := copyCtx(ctx, h, r)
+	n, err := copyCtx(ctx, h, r, make([]byte, hashBuffer))
 	if err != nil {
 		return "", err
 	}
@@ -51,7 +51,7 @@ func HashReader(ctx context.Context, r io.Reader) (string, error) {
 // symlink target or device number. Times and owners are not part of it, and
 // symlinks are not followed. An empty directory is refused.
 func HashTree(ctx context.Context, dir string) (string, error) {
-	h := sha256.New()
+	h, buf := sha256.New(), make([]byte, hashBuffer)
 	entries := 0
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -70,7 +70,7 @@ func HashTree(ctx context.Context, dir string) (string, error) {
 		if rel != "." {
 			entries++
 		}
-		return hashEntry(ctx, h, path, rel, d)
+		return hashEntry(ctx, h, buf, path, rel, d)
 	})
 	if err != nil {
 		return "", fmt.Errorf("hash tree %s: %w", dir, err)
@@ -81,7 +81,7 @@ func HashTree(ctx context.Context, dir string) (string, error) {
 	return digest(h), nil
 }
 
-func hashEntry(ctx context.Context, h hash.Hash, path, rel string, d fs.DirEntry) error {
+func hashEntry(ctx context.Context, h hash.Hash, buf []byte, path, rel string, d fs.DirEntry) error {
 	info, err := d.Info()
 	if err != nil {
 		return err
@@ -96,7 +96,7 @@ func hashEntry(ctx context.Context, h hash.Hash, path, rel string, d fs.DirEntry
 		if err != nil {
 			return err
 		}
-		n, err := copyCtx(ctx, h, f)
+		n, err := copyCtx(ctx, h, f, buf)
 		if err := errors.Join(err, f.Close()); err != nil {
 			return err
 		}
@@ -132,10 +132,13 @@ func number(h hash.Hash, n uint64) {
 
 func digest(h hash.Hash) string { return hashPrefix + hex.EncodeToString(h.Sum(nil)) }
 
-// copyCtx is io.Copy that ends with its context, which a hash over a large
+// hashBuffer is what is read at a time. More is no faster, and zeroing it shows
+// in a tree of small files.
+const hashBuffer = 128 << 10
+
+// copyCtx is io.CopyBuffer that ends with its context, which a hash over a large
 // image has to.
-func copyCtx(ctx context.Context, w io.Writer, r io.Reader) (int64, error) {
-	buf := make([]byte, 1<<20)
+func copyCtx(ctx context.Context, w io.Writer, r io.Reader, buf []byte) (int64, error) {
 	var total int64
 	for {
 		if err := ctx.Err(); err != nil {

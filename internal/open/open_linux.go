@@ -91,6 +91,9 @@ func Start(ctx context.Context, c Config) (started *Target, err error) {
 	if err != nil {
 		return fail(fmt.Errorf("%w (stderr %s)", err, t.child.Stderr()), "")
 	}
+	if err := t.child.Recorded(); err != nil {
+		return fail(err, "")
+	}
 	return t, nil
 }
 

@@ -52,7 +52,9 @@ type Runner struct {
 
 	chld chan os.Signal
 	done chan struct{}
-	idle sync.WaitGroup
+	// reserved is closed when the threads of the reserve are there.
+	reserved chan struct{}
+	idle     sync.WaitGroup
 }
 
 // A child is the first process of a call.
@@ -73,7 +75,7 @@ func New(cgroup string) (*Runner, error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("become child subreaper: %w", err)
 	}
-	r := &Runner{cgroup: cgroup, mains: map[int]*child{}, fds: map[int]bool{}, chld: make(chan os.Signal, 1), done: make(chan struct{})}
+	r := &Runner{cgroup: cgroup, mains: map[int]*child{}, fds: map[int]bool{}, chld: make(chan os.Signal, 1), done: make(chan struct{}), reserved: make(chan struct{})}
 	// The runtime's poller opens its descriptors at first use. It is used here,
 	// so that the fd count does not move with the first call.
 	p, q, err := os.Pipe()
@@ -81,7 +83,10 @@ func New(cgroup string) (*Runner, error) {
 		return nil, err
 	}
 	_, _ = p.Close(), q.Close()
-	reserveThreads()
+	go func() { // a busy host takes its time, which the first call waits for, not the hello
+		defer close(r.reserved)
+		reserveThreads()
+	}()
 	signal.Notify(r.chld, syscall.SIGCHLD)
 	r.idle.Go(r.reapLoop)
 	return r, nil
@@ -162,6 +167,7 @@ func (r *Runner) reap() (none bool) {
 
 // Spawn is an agent.SpawnFunc.
 func (r *Runner) Spawn(ctx context.Context, c agent.Call) (agent.Exit, error) {
+	<-r.reserved
 	deadline := time.NewTimer(c.Deadline)
 	defer deadline.Stop()
 	t, err := r.start(c)

@@ -49,8 +49,11 @@ type Spec struct {
 	// becomes its session's controlling one; 0 means that there is none.
 	Terminal int
 	// Group is the fuse to start in; it may be nil.
-	Group  *fuse.Group
-	Ledger *ledger.Ledger
+	Group *fuse.Group
+	// Trusted says that the child may enter Group while it runs already; see
+	// Child.Enclose.
+	Trusted bool
+	Ledger  *ledger.Ledger
 	// Tag is the value of TagEnv; empty means a random one. A caller that
 	// clears the environment further down passes it on itself.
 	Tag string
@@ -82,13 +85,19 @@ type Child struct {
 	exited chan struct{}
 	status error // valid after exited
 
+	enclose fuse.Enclose
+
+	recorded  chan struct{}
+	recordErr error // valid after recorded
+
 	kill    sync.Mutex
 	settled bool
 }
 
-// Start starts a child in a session of its own that dies with us.
+// Start starts a child in a session of its own that dies with us. Its pid is
+// recorded meanwhile; see Recorded.
 func Start(s Spec) (_ *Child, err error) {
-	c := &Child{tag: s.Tag, group: s.Group, exited: make(chan struct{})}
+	c := &Child{tag: s.Tag, group: s.Group, exited: make(chan struct{}), recorded: make(chan struct{})}
 	if c.tag == "" {
 		c.tag = NewTag()
 	}
@@ -129,7 +138,12 @@ func Start(s Spec) (_ *Child, err error) {
 	if s.Dir != nil {
 		c.cmd.Dir = "/proc/self/fd/" + strconv.Itoa(int(s.Dir.Fd()))
 	}
-	if err := s.Group.Start(c.cmd); err != nil {
+	if s.Trusted {
+		c.enclose, err = s.Group.Launch(c.cmd)
+	} else {
+		err = s.Group.Start(c.cmd)
+	}
+	if err != nil {
 		return nil, errors.Join(err, closeAll(inW, outR, errR), c.entry.Done())
 	}
 	c.start, _ = startTime(c.PID()) // it cannot be reaped before Wait
@@ -140,10 +154,27 @@ func Start(s Spec) (_ *Child, err error) {
 		c.status = c.cmd.Wait()
 		close(c.exited)
 	}()
-	if err := c.entry.Started(c.PID()); err != nil {
-		return nil, errors.Join(err, c.Kill(context.Background()))
-	}
+	go func() {
+		defer close(c.recorded)
+		c.recordErr = c.entry.Started(c.PID())
+	}()
 	return c, nil
+}
+
+// Enclose returns once the child and all that it has started are in its group.
+// A child that is not Trusted has been there from the beginning.
+func (c *Child) Enclose() error {
+	if c.enclose == nil {
+		return nil
+	}
+	return c.enclose(func() ([]int, error) { return family(c.PID()) })
+}
+
+// Recorded waits until the ledger has the child's pid. Before that the ledger
+// finds the child by its environment.
+func (c *Child) Recorded() error {
+	<-c.recorded
+	return c.recordErr
 }
 
 func closeAll(files ...*os.File) (err error) {
@@ -268,6 +299,7 @@ func (c *Child) Kill(ctx context.Context) error {
 		return err // the ledger keeps its entry for reap
 	}
 	c.settled = true
+	<-c.recorded
 	return c.entry.Done()
 }
 
