@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -165,10 +166,19 @@ func alike(a, b Input) error {
 	for _, c := range []struct{ what, a, b string }{
 		{"VMM version", x.Sandbox.VMMVersion, y.Sandbox.VMMVersion},
 		{"accelerator", x.Sandbox.Accelerator, y.Sandbox.Accelerator},
-		{"image digests", digests(x.Sandbox.Digests), digests(y.Sandbox.Digests)},
 	} {
 		if c.a != c.b {
 			return differ(a, b, c.what, c.a, c.b)
+		}
+	}
+	of := maps.Clone(y.Sandbox.Digests)
+	if of == nil {
+		of = map[string]string{}
+	}
+	maps.Copy(of, x.Sandbox.Digests)
+	for _, k := range slices.Sorted(maps.Keys(of)) {
+		if d, e := x.Sandbox.Digests[k], y.Sandbox.Digests[k]; d != e {
+			return differ(a, b, "the digest of the "+k, d, e)
 		}
 	}
 	return nil
@@ -176,14 +186,6 @@ func alike(a, b Input) error {
 
 func differ(a, b Input, what, x, y string) error {
 	return fmt.Errorf("%s and %s are of backend %s, but differ in %s: %q and %q; fix: run all parts with the same", a.Name, b.Name, a.Report.Backend, what, x, y)
-}
-
-func digests(m map[string]string) string {
-	b, err := json.Marshal(m) // sorted by key
-	if err != nil {
-		return ""
-	}
-	return string(b)
 }
 
 func names(list []string) string {

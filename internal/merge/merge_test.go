@@ -247,7 +247,10 @@ func TestMergeRefuses(t *testing.T) {
 		"leaks":               {[]probes.Report{one, change(two, func(r *probes.Report) { r.Environment.Leaks = []string{"x"} })}, "differ in leaks"},
 		"images": {[]probes.Report{one, change(two, func(r *probes.Report) {
 			r.Environment.Sandbox.Digests = map[string]string{"kernel": "sha256:01"}
-		})}, "differ in image digests"},
+		})}, `differ in the digest of the kernel: "sha256:00" and "sha256:01"`},
+		"an image more": {[]probes.Report{one, change(two, func(r *probes.Report) {
+			r.Environment.Sandbox.Digests["disk"] = "sha256:02"
+		})}, `differ in the digest of the disk: "" and "sha256:02"`},
 		"VMM":         {[]probes.Report{one, change(two, func(r *probes.Report) { r.Environment.Sandbox.VMMVersion = "10" })}, "differ in VMM version"},
 		"accelerator": {[]probes.Report{one, change(two, func(r *probes.Report) { r.Environment.Sandbox.Accelerator = "tcg" })}, "differ in accelerator"},
 		"provenance typed in": {[]probes.Report{change(run("qemu", "P-A1-a"), func(r *probes.Report) { r.Probes[0].ValidatedAgainst = "validated-chv" })},
