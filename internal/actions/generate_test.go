@@ -136,7 +136,7 @@ func TestActionFile(t *testing.T) {
 	for _, s := range m.Runs.Steps {
 		require.Empty(t, s.Uses, "an action inside an action is somebody else's code")
 		require.Equal(t, "bash", s.Shell)
-		require.Regexp(t, regexp.MustCompile(`^("\$GITHUB_ACTION_PATH/scripts/[a-z-]+\.sh"|exec "\$BSM_BIN" [a-z]+)$`), s.Run, "one line, and no expression in it")
+		require.Regexp(t, regexp.MustCompile(`^("\$GITHUB_ACTION_PATH/scripts/[a-z-]+\.sh"|exec ("\$GITHUB_ACTION_PATH/scripts/with-fuse.sh" )?"\$BSM_BIN" [a-z]+)$`), s.Run, "one line, and no expression in it")
 		for _, v := range s.Env {
 			m := regexp.MustCompile(`^\$\{\{ (inputs|steps\.install\.outputs)\.([a-z-]+) \}\}$`).FindStringSubmatch(v)
 			require.NotNil(t, m, v)
