@@ -157,7 +157,7 @@ func TestActionFile(t *testing.T) {
 	}) bool {
 		return s.ID == "run"
 	})
-	require.Equal(t, `exec "$BSM_BIN" action`, m.Runs.Steps[run].Run, "exec: the runner's signals reach the entry process only")
+	require.Equal(t, `exec "$GITHUB_ACTION_PATH/scripts/with-fuse.sh" "$BSM_BIN" action`, m.Runs.Steps[run].Run, "exec: the runner's signals reach the entry process only")
 	last := m.Runs.Steps[len(m.Runs.Steps)-1]
 	require.Contains(t, last.If, "always()")
 	require.Contains(t, last.Run, "reap")
