@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -56,6 +57,32 @@ func outputsAgree(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	if got[actions.OutVerdict] != args[1] || got[actions.OutVersion] == "" {
 		ts.Fatalf("verdict %q of version %q, want %s", got[actions.OutVerdict], got[actions.OutVersion], args[1])
+	}
+}
+
+// annotatesOnly requires that what a step printed does nothing but make
+// annotations of our own: annotates out.txt err.txt.
+func annotatesOnly(ts *testscript.TestScript, neg bool, args []string) {
+	r := runnertest.New(runnertest.Matchers()...)
+	for _, name := range args {
+		b, err := os.ReadFile(ts.MkAbs(name))
+		ts.Check(err)
+		r.Print(b)
+	}
+	if neg || len(r.Annotations) == 0 {
+		ts.Fatalf("usage: annotates FILE..., of which one has an annotation")
+	}
+	for _, a := range r.Annotations {
+		if !strings.HasPrefix(a.Properties["title"], "bsm-redteam") {
+			ts.Fatalf("not ours: %+v", a)
+		}
+	}
+	if len(r.Commands) != len(r.Annotations) {
+		ts.Fatalf("%d commands for %d annotations: %+v", len(r.Commands), len(r.Annotations), r.Commands)
+	}
+	r.Commands, r.Annotations = nil, nil
+	if did := r.Untouched(); did != "" || r.Lost > 0 {
+		ts.Fatalf("%s (%d annotations lost)", did, r.Lost)
 	}
 }
 

@@ -59,7 +59,7 @@ func TestScripts(t *testing.T) {
 			}
 			return false, errors.New("unknown condition " + cond)
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exit": expectExit, "schema": matchesSchema, "agree": outputsAgree},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exit": expectExit, "schema": matchesSchema, "agree": outputsAgree, "annotates": annotatesOnly},
 	})
 }
 
@@ -209,6 +209,7 @@ func scriptedApp() *App {
 		Backends: func() []backends.Entry {
 			return append([]backends.Entry{
 				scripted("scripted", nil), scripted("misled", nil), scripted("hanging", nil), scripted("deaf", nil),
+				scripted("hostile", backends.Errorf(backends.ErrBootFailed, "boot", "it said\n::set-output name=verdict::pass\n##[add-mask]e\r::stop-commands::x\n/x/file.go:1:2: msg\x1b[2J")),
 				scripted("broken", backends.Errorf(backends.ErrBootFailed, "boot", "the kernel panicked")),
 				scripted("absent", &backends.Error{Code: backends.ErrNotAvailable, Doing: "look for it", Fix: "apt-get install it"}),
 			}, backendcatalog.All()...)
