@@ -83,6 +83,9 @@ type Entry struct {
 	Title string
 	// Real is false for the mock: it is no boundary.
 	Real bool
+	// InProcess is set where the agent runs in the harness's own process, so that
+	// the two take turns.
+	InProcess bool
 	// NeedsImage is set for backends with a guest kernel of their own.
 	NeedsImage bool
 	// Doctor says whether this host can run the backend, without spawning

@@ -12,7 +12,7 @@ var defaultLimits = backends.Limits{MemoryBytes: 64 << 20, Pids: 160}
 // Entry describes the mock for the catalogue.
 func Entry() backends.Entry {
 	return backends.Entry{
-		Name: Name, Title: "in-process mock (no boundary)", Real: false,
+		Name: Name, Title: "in-process mock (no boundary)", Real: false, InProcess: true,
 		Doctor: func(context.Context, backends.Options) backends.Diagnosis {
 			d := backends.Diagnosis{Available: true, Findings: []backends.Finding{
 				{OK: true, What: "the mock needs nothing; it is no boundary and proves none"},

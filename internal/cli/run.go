@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -26,6 +27,7 @@ func (a *App) run(ctx context.Context, o *runOptions) error {
 	if err != nil {
 		return err
 	}
+	defer a.takeTurns(r.Backend)()
 	dest, err := a.destination(o.output)
 	if err != nil {
 		return usage(err)
@@ -46,6 +48,18 @@ func (a *App) run(ctx context.Context, o *runOptions) error {
 		return findings(runErr)
 	}
 	return a.finish(o, rep, dest)
+}
+
+// takeTurns keeps host and agent on one processor where they share a process.
+// They only ever wait for one another there, and waking a second thread for each
+// message costs more than most messages do. GOMAXPROCS keeps its meaning.
+func (a *App) takeTurns(backend string) (undo func()) {
+	entry, err := backendcatalog.Lookup(a.Backends(), backend)
+	if err != nil || !entry.InProcess || os.Getenv("GOMAXPROCS") != "" {
+		return func() {}
+	}
+	before := runtime.GOMAXPROCS(1)
+	return func() { runtime.GOMAXPROCS(before) }
 }
 
 // prepare checks the flags and makes a runner of them.
