@@ -1,4 +1,4 @@
-//go:build linux && !bsm_variant_toolless && !bsm_variant_mute && !bsm_variant_boast
+//go:build linux && !bsm_variant_toolless && !bsm_variant_mute && !bsm_variant_boast && !bsm_variant_hostile
 
 package main
 
