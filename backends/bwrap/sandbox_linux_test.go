@@ -121,16 +121,71 @@ func leftovers(t testing.TB) []string {
 		require.NoError(t, err)
 		out = append(out, found...)
 	}
-	self := strconv.Itoa(os.Getpid())
-	procs, err := filepath.Glob("/proc/[0-9]*/status")
+	procs, err := filepath.Glob("/proc/[0-9]*")
 	require.NoError(t, err)
 	for _, p := range procs {
-		b, err := os.ReadFile(p)
-		if err == nil && strings.Contains(string(b), "\nPPid:\t"+self+"\n") && strings.HasPrefix(string(b), "Name:\tbwrap") {
+		if ours(p) {
 			out = append(out, p)
 		}
 	}
 	return out
+}
+
+// ours reports whether a process is of a sandbox of these tests, whoever its
+// parent is by now: bubblewrap names our root file system in its arguments, what
+// runs inside has it mounted, and of a dead one only the parent is left. A name
+// tells nothing: bubblewrap is executed by its descriptor and has its number.
+func ours(proc string) bool {
+	args, err := os.ReadFile(filepath.Join(proc, "cmdline"))
+	if err != nil {
+		return false
+	}
+	mark := filepath.Base(workDir) + "/"
+	switch program, _, _ := strings.Cut(string(args), "\x00"); {
+	case program == "":
+		st, err := os.ReadFile(filepath.Join(proc, "status"))
+		return err == nil && strings.Contains(string(st), fmt.Sprintf("\nPPid:\t%d\n", os.Getpid())) && strings.Contains(string(st), "\nState:\tZ")
+	case program == "bwrap":
+		return strings.Contains(string(args), mark)
+	case filepath.Base(program) == "bsm-agent":
+		mounts, err := os.ReadFile(filepath.Join(proc, "mountinfo"))
+		return err == nil && strings.Contains(string(mounts), mark)
+	}
+	return false
+}
+
+// A boot can be given up at any moment: before, between and after the two forks of
+// bubblewrap, and while the agent starts.
+func TestCancelledBootsLeaveNothing(t *testing.T) {
+	s := boot(t, options(t))
+	require.NoError(t, s.renew(t.Context()))
+	begin := time.Now()
+	require.NoError(t, s.renew(t.Context()))
+	whole := time.Since(begin)
+	require.NoError(t, s.Shutdown(t.Context()))
+	before := leftovers(t)
+	const steps = 24
+	for n := range time.Duration(steps) {
+		ctx, cancel := context.WithTimeout(t.Context(), whole*n/steps)
+		err := s.Boot(ctx)
+		cancel()
+		if err == nil {
+			require.NoError(t, s.Shutdown(t.Context()))
+		}
+		require.Subset(t, before, leftovers(t), "after %d/%d of a boot", n, steps)
+	}
+}
+
+// An orphan is found that only its arguments or its mounts give away.
+func TestLeftoversAreFoundWhoeverTheirParentIs(t *testing.T) {
+	s := boot(t, options(t))
+	found := leftovers(t)
+	pids, err := s.HostPIDs(t.Context())
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, len(pids), 3)
+	for _, pid := range pids { // bubblewrap, our child; its init and the agent, which are not
+		require.Contains(t, found, fmt.Sprintf("/proc/%d", pid))
+	}
 }
 
 func TestConformance(t *testing.T) {
