@@ -19,14 +19,13 @@ import (
 
 // Job is the step that this process is, as the runner sees it.
 type Job struct {
-	out    io.Writer
 	getenv func(string) string
 	gh     *githubactions.Action
 }
 
 // New returns the step with the given stdout and environment.
 func New(out io.Writer, getenv func(string) string) *Job {
-	return &Job{out: out, getenv: getenv, gh: githubactions.New(githubactions.WithWriter(out), githubactions.WithGetenv(getenv))}
+	return &Job{getenv: getenv, gh: githubactions.New(githubactions.WithWriter(out), githubactions.WithGetenv(getenv))}
 }
 
 // maxInput bounds an input. Longer ones are no path, name or list of ours.
