@@ -1,6 +1,7 @@
 package compare
 
 import (
+	"bytes"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
+	"github.com/brainst0rm/sandbox-redteam/internal/report"
 	"github.com/brainst0rm/sandbox-redteam/probes"
 )
 
@@ -307,4 +309,40 @@ func TestJSONHasNoNull(t *testing.T) {
 	require.NoError(t, err)
 	require.NotContains(t, string(out), "null")
 	require.True(t, json.Valid(out))
+}
+
+// FuzzCompare: no two reports crash a comparison, and nothing that they say comes
+// out as anything but printable text.
+func FuzzCompare(f *testing.F) {
+	for _, word := range []string{"contained", "escaped", "errored"} {
+		r := timed(400, 1e6)
+		r.Probes = append(r.Probes, result("P-A1", word))
+		r = skipping(r, probes.SkippedProbe{Name: "P-A2", Reason: "\u202e::error::"})
+		r.Notes = []string{}
+		b, err := report.Encode(r)
+		require.NoError(f, err)
+		f.Add(b, bytes.Replace(b, []byte(word), []byte("::error::"), 2))
+	}
+	f.Fuzz(func(t *testing.T, a, b []byte) {
+		x, err := report.Read(a)
+		if err != nil {
+			return
+		}
+		y, err := report.Read(b)
+		if err != nil {
+			return
+		}
+		c, err := Compare(x, y, Options{MaxSlowdown: 0.1})
+		if err != nil {
+			return
+		}
+		for _, format := range Formats() {
+			out, err := c.Render(format)
+			require.NoError(t, err)
+			for _, v := range out {
+				require.True(t, v == '\n' || v >= 0x20 && v < 0x7f, "%s: byte %#x", format, v)
+			}
+			require.NotRegexp(t, `(?m)^\s*::|##\[`, string(out))
+		}
+	})
 }

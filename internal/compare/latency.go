@@ -55,13 +55,14 @@ var percentiles = []int{50, 90, 95, 99}
 // shifts compares what both reports measured, in the order of the names.
 func shifts(base, head probes.Report) []Shift {
 	var out []Shift
+	was, is := measured(base), measured(head)
 	for _, key := range slices.Sorted(maps.Keys(base.Latency)) {
 		h, ok := head.Latency[key]
 		if !ok {
 			continue // the probe itself is a finding
 		}
 		b := base.Latency[key]
-		x, y := measured(base, key), measured(head, key)
+		x, y := was[key], is[key]
 		why := unlike(x, y)
 		for _, p := range percentiles {
 			s := Shift{Backend: x.backend, Metric: x.name, Percentile: fmt.Sprintf("p%d", p), Base: estimate(b, x.samples, p), Head: estimate(h, y.samples, p)}
@@ -97,18 +98,33 @@ type series struct {
 	env           *probes.Environment
 }
 
-// measured finds the probe behind a key of Latency.
-func measured(r probes.Report, key string) series {
-	for _, p := range r.Probes {
-		for _, name := range []string{p.Name, also(p.Name)} {
-			if name == "" || probes.Qualified(p.Backend, name) != key {
-				continue
-			}
-			failed, _ := p.Evidence["iterations_failed"].(float64)
-			return series{backend: p.Backend, name: name, samples: p.Samples[name], failed: failed, env: r.EnvironmentOf(p)}
+// measured finds the probe behind each key of Latency.
+func measured(r probes.Report) map[string]series {
+	of := map[string]*probes.Environment{}
+	for _, m := range r.MergedFrom {
+		for _, name := range m.Probes {
+			of[probes.Qualified(m.Backend, name)] = m.Environment
 		}
 	}
-	return series{name: key, env: r.Environment}
+	out := map[string]series{}
+	for _, p := range r.Probes {
+		env, ok := of[probes.Qualified(r.BackendOf(p), p.Name)]
+		if !ok {
+			env = r.Environment
+		}
+		failed, _ := p.Evidence["iterations_failed"].(float64)
+		for _, name := range []string{p.Name, also(p.Name)} {
+			if name != "" {
+				out[probes.Qualified(p.Backend, name)] = series{backend: p.Backend, name: name, samples: p.Samples[name], failed: failed, env: env}
+			}
+		}
+	}
+	for key := range r.Latency {
+		if _, ok := out[key]; !ok {
+			out[key] = series{name: key, env: r.Environment}
+		}
+	}
+	return out
 }
 
 // also is what else a probe measures.

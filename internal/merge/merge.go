@@ -370,22 +370,25 @@ func (in Input) label() string {
 
 // battery brings names into the order of the selections that they come from.
 func battery(runs []Input, backend string, order []string) []string {
+	left := map[string]bool{}
+	for _, name := range order {
+		left[name] = true
+	}
 	var out []string
-	add := func(name string) {
-		if slices.Contains(order, name) && !slices.Contains(out, name) {
-			out = append(out, name)
+	add := func(list []string) {
+		for _, name := range list {
+			if left[name] {
+				out = append(out, name)
+				left[name] = false
+			}
 		}
 	}
 	for _, in := range runs {
 		if s := in.shard(); s != nil && in.Report.Backend == backend {
-			for _, name := range s.Selected {
-				add(name)
-			}
+			add(s.Selected)
 		}
 	}
-	for _, name := range order {
-		add(name)
-	}
+	add(order)
 	return out
 }
 
@@ -403,25 +406,29 @@ func final(runs []Input) backends.State {
 // promote gives a probe that passed and was validated on both VMMs the provenance
 // that says so: by the same harness, with no leak built in.
 func promote(out *probes.Report, runs []Input) {
-	passed := func(backend, name string) *probes.Result {
-		for i := range out.Probes {
-			p := &out.Probes[i]
-			if p.Name == name && p.Backend == backend && p.Passed && p.ValidatedAgainst == probes.ValidatedBy(backend) {
-				return p
+	type proof struct {
+		result *probes.Result
+		env    *probes.Environment
+	}
+	passed := map[string]map[string]proof{chv: {}, vf: {}}
+	for i := range out.Probes {
+		p := &out.Probes[i]
+		if of := passed[p.Backend]; of != nil && p.Passed && p.ValidatedAgainst == probes.ValidatedBy(p.Backend) {
+			of[p.Name] = proof{result: p}
+		}
+	}
+	for _, in := range runs {
+		for _, p := range in.Report.Probes {
+			if held, ok := passed[in.Report.Backend][p.Name]; ok && in.Report.Environment != nil {
+				passed[in.Report.Backend][p.Name] = proof{held.result, in.Report.Environment}
 			}
 		}
-		return nil
 	}
-	for i := range out.Probes {
-		name := out.Probes[i].Name
-		a, b := passed(chv, name), passed(vf, name)
-		if a == nil || b == nil {
+	for name, a := range passed[chv] {
+		b, ok := passed[vf][name]
+		if !ok || a.env == nil || b.env == nil || a.env.Harness == "" || a.env.Harness != b.env.Harness || len(a.env.Leaks)+len(b.env.Leaks) > 0 {
 			continue
 		}
-		x, y := out.EnvironmentOf(*a), out.EnvironmentOf(*b)
-		if x == nil || y == nil || x.Harness == "" || x.Harness != y.Harness || len(x.Leaks)+len(y.Leaks) > 0 {
-			continue
-		}
-		a.ValidatedAgainst, b.ValidatedAgainst = probes.ValidatedBoth, probes.ValidatedBoth
+		a.result.ValidatedAgainst, b.result.ValidatedAgainst = probes.ValidatedBoth, probes.ValidatedBoth
 	}
 }

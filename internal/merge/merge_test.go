@@ -277,3 +277,43 @@ func TestMergeRefuses(t *testing.T) {
 	_, err := Merge([]Input{input(t, unnamed)})
 	require.ErrorContains(t, err, "has 2 skipped probes and names 0")
 }
+
+// FuzzMerge: no two reports crash a merge, and what it returns accounts for
+// everything that was put in.
+func FuzzMerge(f *testing.F) {
+	for _, r := range []probes.Report{run("chv", "P-A1-a"), run("vf", "P-A1-a"), shard("qemu", selected, 1, 2), shard("qemu", selected, 2, 2)} {
+		b, err := report.Encode(r)
+		require.NoError(f, err)
+		f.Add(b, b)
+	}
+	f.Fuzz(func(t *testing.T, a, b []byte) {
+		x, err := report.Read(a)
+		if err != nil {
+			return
+		}
+		y, err := report.Read(b)
+		if err != nil {
+			return
+		}
+		got, err := Merge([]Input{NewInput("a", x, a), NewInput("b", y, b)})
+		if err != nil {
+			return
+		}
+		has := map[string]bool{}
+		for _, p := range got.Probes {
+			has[got.BackendOf(p)+"/"+p.Name] = true
+		}
+		for _, s := range got.SkippedProbes {
+			has[got.BackendOf(probes.Result{Backend: s.Backend})+"/"+s.Name] = true
+		}
+		for _, r := range []probes.Report{x, y} {
+			for _, p := range r.Probes {
+				require.True(t, has[r.Backend+"/"+p.Name])
+			}
+			for _, s := range r.SkippedProbes {
+				require.True(t, has[r.Backend+"/"+s.Name])
+			}
+		}
+		require.Equal(t, got.Summary.Total, len(has))
+	})
+}
