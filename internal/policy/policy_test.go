@@ -121,3 +121,17 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// The digest is of what is declared, not of what it is called.
+func TestDigest(t *testing.T) {
+	a, err := Parse([]byte("name: a\nlimits: {memory: 1GiB}"), Policy{})
+	require.NoError(t, err)
+	b, err := Parse([]byte("name: b\nlimits: {memory: 1024MiB}"), Policy{})
+	require.NoError(t, err)
+	c, err := Parse([]byte("name: a\nlimits: {memory: 2GiB}"), Policy{})
+	require.NoError(t, err)
+	require.Regexp(t, `^[0-9a-f]{64}$`, a.Digest())
+	require.Equal(t, a.Digest(), b.Digest())
+	require.NotEqual(t, a.Digest(), c.Digest())
+	require.Equal(t, "a", a.Name)
+}

@@ -154,3 +154,28 @@ func TestNothingMeasuredIsNoPass(t *testing.T) {
 	out := measured(t, NameRoundtrip, &probes.Env{Sandbox: &fake{state: backends.StateReady}})
 	require.Equal(t, probes.Inconclusive, out.Verdict)
 }
+
+// Intervals are given as soon as there are enough samples, and not before; they
+// enclose the percentile.
+func TestIntervalsNeedEnoughSamples(t *testing.T) {
+	for n, want := range map[int][]string{5: nil, 6: {"p50"}, 40: {"p50", "p90"}, 72: {"p50", "p90", "p95"}, 368: {"p50", "p90", "p95", "p99"}} {
+		d := measured(t, NameBoot, &probes.Env{Sandbox: &fake{state: backends.StateReady}, Iterations: n}).Latency[NameBoot]
+		require.Len(t, d.CI95, len(want), "%d samples", n)
+		for _, p := range want {
+			ci := d.CI95[p]
+			value := map[string]float64{"p50": d.P50, "p90": d.P90, "p95": d.P95, "p99": d.P99}[p]
+			require.LessOrEqual(t, ci.Low, value, p)
+			require.GreaterOrEqual(t, ci.High, value, p)
+			require.GreaterOrEqual(t, ci.Low, d.Min)
+			require.LessOrEqual(t, ci.High, d.Max)
+		}
+	}
+}
+
+func TestRawShutdownsAreKeptBesideTheBoots(t *testing.T) {
+	out := measured(t, NameBoot, &probes.Env{Sandbox: &fake{state: backends.StateReady}, Iterations: 12, RawSamples: true})
+	require.Len(t, out.Samples[NameBoot], 12)
+	require.Len(t, out.Samples[KeyShutdown], 12)
+	out = measured(t, NameBoot, &probes.Env{Sandbox: &fake{state: backends.StateReady}, Iterations: 12})
+	require.Empty(t, out.Samples)
+}
