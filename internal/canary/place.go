@@ -1,6 +1,7 @@
 package canary
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -23,7 +24,9 @@ func Identity(sb backends.Sandbox) backends.Credential {
 // a boundary. The caller removes it with remove.
 func Reachable(dir string, id backends.Credential) (path string, remove func() error, err error) {
 	if id.UID != os.Geteuid() && !passable(dir) {
-		dir = os.TempDir()
+		if dir = os.TempDir(); !passable(dir) {
+			return "", nil, fmt.Errorf("%w: uid %d may not enter %s or a directory above it; fix: TMPDIR=/tmp", ErrClosed, id.UID, dir)
+		}
 	}
 	path, err = os.MkdirTemp(dir, "bsm-canary-")
 	if err != nil {
@@ -36,6 +39,10 @@ func Reachable(dir string, id backends.Credential) (path string, remove func() e
 	}
 	return path, remove, nil
 }
+
+// ErrClosed is returned when a canary has no place that the sandbox's user could
+// reach: plain file permissions would look like a boundary.
+var ErrClosed = errors.New("no place for a canary")
 
 // passable reports whether every directory of the path lets anybody through.
 func passable(dir string) bool {
