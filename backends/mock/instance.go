@@ -33,25 +33,22 @@ type instance struct {
 
 // process is one life of the agent. A reset begins a new one.
 type process struct {
-	near   *conn
-	cancel context.CancelFunc
-	done   chan struct{}
+	near *conn
+	done chan struct{}
 }
 
 func launch(w *world) *process {
 	near, far := newPipe()
-	ctx, cancel := context.WithCancel(context.Background())
-	p := &process{near: near, cancel: cancel, done: make(chan struct{})}
+	p := &process{near: near, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
 		// The stream's end is the only way in which it ends.
-		_ = agent.Serve(ctx, far, agent.Options{Table: w, Digest: digest, Epoch: goldenEpoch, World: w, KeepTree: w.leaks.keepTree()})
+		_ = agent.Serve(context.Background(), far, agent.Options{Table: w, Digest: digest, Epoch: goldenEpoch, World: w, KeepTree: w.leaks.keepTree()})
 	}()
 	return p
 }
 
 func (p *process) kill() {
-	p.cancel()
 	_ = p.near.Close()
 	<-p.done
 }
@@ -120,7 +117,6 @@ func (i *instance) stop() {
 	i.stopped = true
 	p := i.process
 	i.mu.Unlock()
-	p.cancel()
 	if i.client != nil {
 		_ = i.client.Close()
 	}

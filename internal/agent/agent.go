@@ -160,14 +160,13 @@ const (
 // of the stream is not an error.
 func Serve(ctx context.Context, rw io.ReadWriteCloser, o Options) error {
 	o = withDefaults(o)
+	// Closing is what wakes a blocked read or write when ctx ends.
+	stop := context.AfterFunc(ctx, func() { _ = rw.Close() })
+	defer stop()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s := &server{o: o, rw: rw, epoch: o.Epoch, slots: make(chan struct{}, o.MaxCalls)}
 	s.budget.Store(outputBudget)
-
-	// Closing is what wakes a blocked read or write when ctx ends.
-	stop := context.AfterFunc(ctx, func() { _ = rw.Close() })
-	defer stop()
 
 	var err error
 	if d, ok := rw.(deadliner); ok && d.SetReadDeadline(time.Time{}) == nil {
@@ -179,9 +178,9 @@ func Serve(ctx context.Context, rw io.ReadWriteCloser, o Options) error {
 	}
 	s.replace(nil)
 	cancel()
+	_ = rw.Close() // the stream is finished either way; a call may be writing to it
 	s.calls.Wait()
 	s.tools.leave()
-	_ = rw.Close() // the stream is finished either way
 	return err
 }
 

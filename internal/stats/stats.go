@@ -35,26 +35,31 @@ func Needed(p int) int {
 func LowerRank(n, p int) (rank int, ok bool) {
 	// The largest rank l with P(X < l) <= 2.5 %, where X counts the samples
 	// at or below the percentile.
-	cum := 0.0
-	for k := range n {
-		cum += binomial(n, k, float64(p)/100)
-		if cum > 0.025 {
-			return k, k > 0
-		}
-	}
-	return n, n > 0
+	k := reach(n, p, func(cum float64) bool { return cum > 0.025 })
+	return k, k > 0
 }
 
 // boundRank finds the smallest rank u with P(X < u) >= level.
 func boundRank(n, p int, level float64) (int, bool) {
-	cum := 0.0
-	for k := range n {
-		cum += binomial(n, k, float64(p)/100)
-		if cum >= level {
-			return k + 1, true
+	k := reach(n, p, func(cum float64) bool { return cum >= level })
+	return min(k+1, n), k < n
+}
+
+// reach returns the smallest k for whose P(X <= k) enough holds, and n when there
+// is none below. It begins ten standard deviations below the mean: what lies
+// before is too little to count.
+func reach(n, p int, enough func(cum float64) bool) int {
+	q := float64(p) / 100
+	mean := float64(n) * q
+	from := max(0, int(mean-10*math.Sqrt(mean*(1-q))))
+	term, cum := binomial(n, from, q), 0.0
+	for k := from; k < n; k++ {
+		if cum += term; enough(cum) {
+			return k
 		}
+		term *= float64(n-k) / float64(k+1) * q / (1 - q)
 	}
-	return n, false
+	return n
 }
 
 // Interval returns the two-sided 95 % confidence interval of the p-th percentile
