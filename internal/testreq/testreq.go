@@ -78,6 +78,9 @@ func check(name string) error {
 		name = emulators[runtime.GOARCH]
 	}
 	if _, err := exec.LookPath(name); err != nil {
+		if name == "act" {
+			return errors.New("nektos/act is not in PATH; fix: go install github.com/nektos/act@v0.2.87")
+		}
 		return fmt.Errorf("%s is not in PATH; fix: sudo apt-get install %s", name, debian(name))
 	}
 	return nil
