@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -790,4 +791,25 @@ func TestSourceOfThisTree(t *testing.T) {
 	agent := filepath.Join(t.TempDir(), "bsm-agent")
 	require.NoError(t, agentbin.Build(t.Context(), arch, agent))
 	require.True(t, read(t, agent) == read(t, filepath.Join(filepath.Dir(bin), "bsm-agent")), "the agent is not the one that bsm-redteam itself would build")
+}
+
+// TestABuiltReleaseIsInstalled: what scripts/internal/release makes is what
+// install.sh takes, says the version of the lock, and carries its agent.
+func TestABuiltReleaseIsInstalled(t *testing.T) {
+	testreq.Need(t, "go", "linux")
+	arch := map[string]string{"amd64": "X64", "arm64": "ARM64"}[runtime.GOARCH]
+	asset := "bsm-redteam_linux_" + runtime.GOARCH + ".tar.gz"
+	dist := filepath.Join(t.TempDir(), "dist")
+	cmd := exec.Command("go", "run", "./scripts/internal/release", "build", "--version", version, "--out", dist, "--platforms", "linux/"+runtime.GOARCH)
+	cmd.Dir = filepath.Join(scripts, "..")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+
+	content := []byte(read(t, filepath.Join(dist, asset)))
+	r := &release{files: map[string][]byte{asset: content}, lock: "version " + version + "\n" + row(content, asset)}
+	s := r.install(t).set("RUNNER_ARCH", arch)
+	res, bin := s.succeeds()
+	require.Equal(t, version, res.outputs["version"])
+	require.Equal(t, []string{bin}, s.installed(), "the agent is inside")
+	require.NoError(t, agentbin.Check(bin, runtime.GOARCH), "static, for this machine")
 }
