@@ -83,7 +83,7 @@ func (a *App) calibrate(ctx context.Context, o calibrateOptions) error {
 		return findings(err)
 	}
 	for _, complaint := range m.Complaints() {
-		a.say("PROBLEM: %s", complaint)
+		a.say("PROBLEM: %s", plain(complaint))
 	}
 	if !m.OK() {
 		return findings(fmt.Errorf("%s is not calibrated: %d problems", entry.Name, len(m.Complaints())))

@@ -135,9 +135,9 @@ func healthReport(f hostcheck.Facts, list []diagnosis) string {
 			case !x.OK:
 				mark = "FAIL"
 			}
-			fmt.Fprintf(&b, "  %s  %s\n", mark, x.What)
+			fmt.Fprintf(&b, "  %s  %s\n", mark, plain(x.What)) // it may quote a program
 			if x.Fix != "" {
-				fmt.Fprintf(&b, "        fix: %s\n", x.Fix)
+				fmt.Fprintf(&b, "        fix: %s\n", plain(x.Fix))
 			}
 		}
 	}

@@ -33,10 +33,10 @@ func (a *App) reap(ctx context.Context, dir string) error {
 		}
 		if r.Err != nil {
 			failed++
-			a.say("bsm-redteam: left %s: %s", what, r.Err)
+			a.say("%s", plain(fmt.Sprintf("bsm-redteam: left %s: %s", what, r.Err)))
 			continue
 		}
-		if _, err := fmt.Fprintln(a.Out, "removed "+what); err != nil {
+		if _, err := fmt.Fprintln(a.Out, plain("removed "+what)); err != nil {
 			return written(err)
 		}
 	}

@@ -260,7 +260,7 @@ func (m *measurement) judge(out *probes.Outcome, budgets []probes.Budget) {
 func (m *measurement) failureText() string {
 	var parts []string
 	for k, n := range m.failures {
-		parts = append(parts, fmt.Sprintf("%d× %s", n, k))
+		parts = append(parts, fmt.Sprintf("%d x %s", n, k))
 	}
 	sort.Strings(parts)
 	return strings.Join(parts, ", ")
@@ -296,7 +296,7 @@ func nanoseconds(samples []time.Duration) []int64 {
 func short(ms float64) string {
 	switch {
 	case ms < 1:
-		return fmt.Sprintf("%.0fµs", ms*1000)
+		return fmt.Sprintf("%.0fus", ms*1000)
 	case ms < 1000:
 		return fmt.Sprintf("%.1fms", ms)
 	}
