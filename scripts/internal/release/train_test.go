@@ -20,6 +20,7 @@ type train struct {
 	clone  string
 	remote string
 	dist   string
+	built  string // what the tagged commit builds
 	calls  string
 	env    []string
 }
@@ -41,7 +42,7 @@ esac
 func newTrain(t *testing.T) *train {
 	t.Helper()
 	testreq.Need(t, "go", "git", "bash")
-	tr := &train{t: t, clone: copyTree(t), remote: filepath.Join(t.TempDir(), "remote.git"), dist: t.TempDir(), calls: filepath.Join(t.TempDir(), "calls")}
+	tr := &train{t: t, clone: copyTree(t), remote: filepath.Join(t.TempDir(), "remote.git"), dist: t.TempDir(), built: t.TempDir(), calls: filepath.Join(t.TempDir(), "calls")}
 	bin := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(bin, "gh"), []byte(gh), 0o755))
 	require.NoError(t, os.WriteFile(tr.calls, nil, 0o600))
@@ -51,6 +52,7 @@ func newTrain(t *testing.T) *train {
 		require.NoError(t, os.WriteFile(filepath.Join(tr.dist, name), []byte("content of "+name), 0o600))
 	}
 	require.NoError(t, writeSums(tr.dist))
+	tr.rebuild()
 	tr.git("init", "-q", "-b", "main")
 	tr.git("add", "-A")
 	tr.git("commit", "-q", "-m", "before")
@@ -58,6 +60,13 @@ func newTrain(t *testing.T) *train {
 	tr.git("remote", "add", "origin", tr.remote)
 	tr.git("push", "-q", "origin", "main")
 	return tr
+}
+
+// rebuild makes the tagged commit build what the draft has.
+func (tr *train) rebuild() {
+	tr.t.Helper()
+	require.NoError(tr.t, os.RemoveAll(tr.built))
+	require.NoError(tr.t, os.CopyFS(tr.built, os.DirFS(tr.dist)))
 }
 
 func (tr *train) git(args ...string) string {
@@ -135,7 +144,7 @@ func TestPublish(t *testing.T) {
 		"forged provenance": {[]string{"FORGED=" + assets()[2]}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, err := tr.script(c.env, "release-publish", "v1.2.3")
+			out, err := tr.script(c.env, "release-publish", "v1.2.3", tr.built)
 			require.Error(t, err)
 			require.Contains(t, out, c.want)
 			require.NotContains(t, tr.asked(), "release edit")
@@ -146,22 +155,30 @@ func TestPublish(t *testing.T) {
 		before, err := os.ReadFile(victim)
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(victim, []byte("other content"), 0o600))
-		out, err := tr.script(nil, "release-publish", "v1.2.3")
+		out, err := tr.script(nil, "release-publish", "v1.2.3", tr.built)
+		require.Error(t, err)
+		require.Contains(t, out, "does not build the assets")
+		require.NotContains(t, tr.asked(), "release edit")
+
+		tr.rebuild()
+		out, err = tr.script(nil, "release-publish", "v1.2.3", tr.built)
 		require.Error(t, err)
 		require.Contains(t, out, "has digest")
 		require.NotContains(t, tr.asked(), "release edit")
 
 		require.NoError(t, renewSums(tr.dist))
-		out, err = tr.script(nil, "release-publish", "v1.2.3")
+		tr.rebuild()
+		out, err = tr.script(nil, "release-publish", "v1.2.3", tr.built)
 		require.Error(t, err)
 		require.Contains(t, out, "not those of scripts/release.lock")
 		require.NotContains(t, tr.asked(), "release edit")
 		require.NoError(t, os.WriteFile(victim, before, 0o600))
 		require.NoError(t, renewSums(tr.dist))
+		tr.rebuild()
 	})
 	t.Run("another version, no version", func(t *testing.T) {
 		for version, want := range map[string]string{"v1.2.4": "", "main": "no version of ours", "v1.2.3; true": "no version of ours"} {
-			out, err := tr.script(nil, "release-publish", version)
+			out, err := tr.script(nil, "release-publish", version, tr.built)
 			require.Error(t, err)
 			require.Contains(t, out, want)
 			require.Empty(t, tr.asked())
@@ -172,7 +189,7 @@ func TestPublish(t *testing.T) {
 			"NO_MAJOR=":  "api --method PATCH repos/o/r/git/refs/tags/v1 -f sha=" + commit,
 			"NO_MAJOR=1": "api --method POST repos/o/r/git/refs -f ref=refs/tags/v1 -f sha=" + commit,
 		} {
-			out, err := tr.script([]string{env}, "release-publish", "v1.2.3")
+			out, err := tr.script([]string{env}, "release-publish", "v1.2.3", tr.built)
 			require.NoError(t, err, out)
 			asked := tr.asked()
 			require.Contains(t, asked, publish)
@@ -186,7 +203,7 @@ func TestPublish(t *testing.T) {
 		tr.git("switch", "-q", "--detach")
 		tr.git("commit", "-q", "--allow-empty", "-m", "aside")
 		tr.git("tag", "v1.9.0")
-		out, err := tr.script(nil, "release-publish", "v1.9.0")
+		out, err := tr.script(nil, "release-publish", "v1.9.0", tr.built)
 		require.Error(t, err)
 		require.Contains(t, out, "not on main")
 		require.Empty(t, tr.asked())
@@ -194,7 +211,7 @@ func TestPublish(t *testing.T) {
 	})
 	t.Run("a candidate moves nothing", func(t *testing.T) {
 		tr.release("v1.3.0-rc.1")
-		out, err := tr.script(nil, "release-publish", "v1.3.0-rc.1")
+		out, err := tr.script(nil, "release-publish", "v1.3.0-rc.1", tr.built)
 		require.NoError(t, err, out)
 		asked := tr.asked()
 		require.Contains(t, asked, "release edit v1.3.0-rc.1 --draft=false --prerelease")
