@@ -18,7 +18,7 @@ func main() {
 // the default collects every 4 MiB. A guest that floods its host is still held
 // to the limit. GOGC and GOMEMLIMIT keep their meaning.
 func collectLess() {
-	const percent, limit = 400, 96 << 20
+	const percent, limit = 200, 96 << 20
 	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetGCPercent(percent)
 		debug.SetMemoryLimit(limit)
