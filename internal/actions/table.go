@@ -60,7 +60,7 @@ func Inputs() []Input {
 		{Name: InProbes, About: "batteries (`adversarial`, `lat`, `all`), classes (`A1`) and names of probes, by comma or line", Default: "`all`", Run: true, List: true},
 		{Name: InConfig, About: "YAML file with the declared boundary, also the leaks to build in for a self-test", Default: "the backend's own policy", Run: true},
 		{Name: InBaseline, About: "`report.json` of an earlier run of the same backend; what is worse than it is a regression", Default: "none, nothing is compared", Run: true},
-		{Name: InFailOn, About: "what fails the job: `failure` (includes regressions), `regression` or `never`; that nothing passed, or that a probe was not proved on a real backend, fails it under all three", Default: "`failure`", Run: true},
+		{Name: InFailOn, About: "what fails the job: `failure` (includes regressions), `regression` (needs `baseline`) or `never`; that nothing passed, or that a probe was not proved on a real backend, fails it under all three", Default: "`failure`", Run: true},
 		{Name: InFailSeverity, About: "lowest severity at which a weakness fails its probe: `info`, `low`, `medium`, `high` or `critical`", Default: "`medium`", Run: true},
 		{Name: InOnUnavailable, About: "what a backend that cannot run here leads to: `fail` or `skip`", Default: "`fail`", Run: true},
 		{Name: InAllowEmpty, About: "`true` accepts a run in which nothing was tested, after an allowed skip", Default: "`false`", Run: true},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 
@@ -15,7 +16,6 @@ import (
 	"github.com/brainst0rm/sandbox-redteam/backends"
 	"github.com/brainst0rm/sandbox-redteam/internal/actions"
 	"github.com/brainst0rm/sandbox-redteam/internal/gate"
-	"github.com/brainst0rm/sandbox-redteam/internal/report"
 	"github.com/brainst0rm/sandbox-redteam/probes"
 	"github.com/brainst0rm/sandbox-redteam/probes/runner"
 )
@@ -71,12 +71,11 @@ func (a *App) action(ctx context.Context) error {
 // step is one use of the Action.
 type step struct {
 	*App
-	job      *actions.Job
-	o        *runOptions
-	gate     gate.Options
-	timeout  time.Duration
-	baseline string
-	out      *publisher // nil until the inputs are known to be good
+	job     *actions.Job
+	o       *runOptions
+	gate    gate.Options
+	timeout time.Duration
+	out     *publisher // nil until the inputs are known to be good
 }
 
 // run does the work of the step. An error is one that kept it from being done.
@@ -92,8 +91,8 @@ func (s *step) run(ctx context.Context) error {
 	if err != nil {
 		return usageOfInput(err)
 	}
-	if err := s.readBaseline(r.Backend); err != nil {
-		return err
+	if s.gate, err = gateOptionsOf(in, r.Backend); err != nil {
+		return usageOfInput(err)
 	}
 	if s.out, err = newPublisher(s.job, s.Version, in[actions.InReportDir]); err != nil {
 		return usagef("input %s: %w", actions.InReportDir, err)
@@ -135,10 +134,7 @@ func (s *step) configure(in map[string]string) error {
 	if s.o, err = runOptionsOf(in); err != nil {
 		return err
 	}
-	if s.gate, err = gateOptionsOf(in); err != nil {
-		return err
-	}
-	s.baseline, s.timeout = in[actions.InBaseline], defaultTimeout
+	s.timeout = defaultTimeout
 	if v := in[actions.InTimeout]; v != "" {
 		if s.timeout, err = time.ParseDuration(v); err != nil || s.timeout <= 0 {
 			return fmt.Errorf("input %s: %q is no positive duration, such as 20m", actions.InTimeout, v)
@@ -169,16 +165,22 @@ func runOptionsOf(in map[string]string) (*runOptions, error) {
 	return o, nil
 }
 
-func gateOptionsOf(in map[string]string) (gate.Options, error) {
-	failOn := cmp.Or(in[actions.InFailOn], string(gate.FailOnFailure))
-	if err := oneOf("input "+actions.InFailOn, failOn, gate.FailOns()...); err != nil {
-		return gate.Options{}, err
-	}
+// gateOptionsOf reads the baseline too: one that cannot be compared with is an
+// error before anything boots.
+func gateOptionsOf(in map[string]string, backend string) (gate.Options, error) {
 	allowEmpty := cmp.Or(in[actions.InAllowEmpty], "false")
-	if err := oneOf("input "+actions.InAllowEmpty, allowEmpty, "true", "false"); err != nil {
+	if err := oneOf("--allow-empty", allowEmpty, "true", "false"); err != nil {
 		return gate.Options{}, err
 	}
-	return gate.Options{FailOn: gate.FailOn(failOn), AllowEmpty: allowEmpty == "true"}, nil
+	o := gateOptions{baseline: in[actions.InBaseline], failOn: cmp.Or(in[actions.InFailOn], string(gate.FailOnFailure)), allowEmpty: allowEmpty == "true"}
+	opts, err := o.options()
+	if err != nil || opts.Baseline == nil {
+		return opts, err
+	}
+	if err := gate.CheckBaseline(*opts.Baseline, probes.SchemaVersion, backend); err != nil {
+		return gate.Options{}, fmt.Errorf("--baseline %s: %w", o.baseline, err)
+	}
+	return opts, nil
 }
 
 // cause is an error of a flag without its name: people know it by another.
@@ -193,31 +195,20 @@ func cause(err error) error {
 // usageOfInput names the input instead of the flag that it sets.
 func usageOfInput(err error) error {
 	text := err.Error()
-	rest, flag := strings.CutPrefix(text, "--")
+	flag := leadingFlag.FindStringSubmatch(text)
+	if flag == nil {
+		return usage(err)
+	}
+	name := flag[1]
 	for _, f := range flagOf {
-		if after, ok := strings.CutPrefix(rest, f.flag); flag && ok && !strings.HasPrefix(after, "-") {
-			return usagef("input %s%s", f.input, after)
+		if f.flag == name {
+			name = f.input
 		}
 	}
-	return usage(err)
+	return usagef("input %s%s", name, text[len(flag[0]):])
 }
 
-// readBaseline refuses a baseline that cannot be compared with before anything
-// boots.
-func (s *step) readBaseline(backend string) error {
-	if s.baseline == "" {
-		return nil
-	}
-	base, err := report.ReadFile(s.baseline)
-	if err != nil {
-		return usagef("input %s: %w", actions.InBaseline, err)
-	}
-	if err := gate.CheckBaseline(base, probes.SchemaVersion, backend); err != nil {
-		return usagef("input %s: %s: %w", actions.InBaseline, s.baseline, err)
-	}
-	s.gate.Baseline = &base
-	return nil
-}
+var leadingFlag = regexp.MustCompile(`^--([a-z-]+)`)
 
 // nothingYet is the report of a run that was killed before it began.
 func nothingYet(r *runner.Runner) probes.Report {

@@ -40,18 +40,30 @@ func (o *gateOptions) addFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.allowEmpty, "allow-empty", false, "accept a report in which everything was skipped")
 }
 
-// decide puts r through the gate.
-func (o *gateOptions) decide(r probes.Report) (gate.Decision, error) {
+// options checks the flags and reads the baseline.
+func (o *gateOptions) options() (gate.Options, error) {
 	if err := oneOf("--fail-on", o.failOn, gate.FailOns()...); err != nil {
-		return gate.Decision{}, err
+		return gate.Options{}, err
 	}
 	opts := gate.Options{FailOn: gate.FailOn(o.failOn), AllowEmpty: o.allowEmpty}
 	if o.baseline != "" {
 		base, err := report.ReadFile(o.baseline)
 		if err != nil {
-			return gate.Decision{}, usagef("--baseline: %w", err)
+			return gate.Options{}, usagef("--baseline: %w", err)
 		}
 		opts.Baseline = &base
+	}
+	if err := opts.Validate(); err != nil {
+		return gate.Options{}, usagef("--fail-on: %w", err)
+	}
+	return opts, nil
+}
+
+// decide puts r through the gate.
+func (o *gateOptions) decide(r probes.Report) (gate.Decision, error) {
+	opts, err := o.options()
+	if err != nil {
+		return gate.Decision{}, err
 	}
 	d, err := gate.Gate(r, opts)
 	if err != nil {

@@ -88,8 +88,23 @@ type Decision struct {
 // ErrBaseline is returned for a baseline that cannot be compared with.
 var ErrBaseline = errors.New("baseline cannot be compared with")
 
+// Validate refuses options under which the gate could not fail for the reason it
+// is there for.
+func (o Options) Validate() error {
+	switch {
+	case o.FailOn != "" && !slices.Contains(FailOns(), string(o.FailOn)):
+		return fmt.Errorf("%q is none of %s", o.FailOn, strings.Join(FailOns(), ", "))
+	case o.FailOn == FailOnRegression && o.Baseline == nil:
+		return errors.New("regression compares with a baseline, and there is none")
+	}
+	return nil
+}
+
 // Gate decides on a report that package report has read, and so checked.
 func Gate(r probes.Report, o Options) (Decision, error) {
+	if err := o.Validate(); err != nil {
+		return Decision{}, err
+	}
 	regressed, err := regressions(r, o.Baseline)
 	if err != nil {
 		return Decision{}, err

@@ -30,6 +30,7 @@ func TestRules(t *testing.T) {
 	dead.FinalSandboxState = backends.StateFailed
 	unexplained := reportOf("qemu", []probes.Result{good})
 	unexplained.Summary.Total, unexplained.Summary.Skipped = 4, 3
+	before := reportOf("qemu", []probes.Result{good, failed})
 	unavailable := reportOf("chv", nil, skip)
 	unavailable.FinalSandboxState = backends.StateNotBooted
 
@@ -42,7 +43,7 @@ func TestRules(t *testing.T) {
 		"all passed":                              {reportOf("qemu", []probes.Result{good}), Options{}, true, "1 of 1 probes passed on qemu"},
 		"one failed":                              {reportOf("qemu", []probes.Result{good, failed}), Options{}, false, "P-A2 failed: escaped: shadow"},
 		"one errored":                             {reportOf("qemu", []probes.Result{good, errored}), Options{}, false, "P-A3 errored: inconclusive: no control"},
-		"failed, fail-on regression":              {reportOf("qemu", []probes.Result{good, failed}), Options{FailOn: FailOnRegression}, true, "1 of 2"},
+		"failed, fail-on regression":              {reportOf("qemu", []probes.Result{good, failed}), Options{FailOn: FailOnRegression, Baseline: &before}, true, "1 of 2"},
 		"failed, fail-on never":                   {reportOf("qemu", []probes.Result{good, failed}), Options{FailOn: FailOnNever}, true, "1 of 2"},
 		"sandbox ended failed":                    {dead, Options{}, false, "state failed"},
 		"nothing passed, fail-on never":           {reportOf("qemu", []probes.Result{failed}), Options{FailOn: FailOnNever}, false, "no probe passed"},
@@ -95,7 +96,6 @@ func TestEveryRuleUnderEveryFailOn(t *testing.T) {
 		"sandbox failed":        {dead, Options{}, KindState, failure},
 		"regression":            {reportOf("qemu", []probes.Result{good, bad}), Options{Baseline: &base}, KindRegression, failure | regression},
 		"empty":                 {absent, Options{}, KindEmpty, failure | regression | never},
-		"empty and allowed":     {absent, Options{AllowEmpty: true}, KindAccepted, 0},
 		"nothing passed":        {reportOf("qemu", []probes.Result{bad}), Options{}, KindEmpty, failure | regression | never},
 		"allowed, but it ran":   {reportOf("qemu", []probes.Result{bad}), Options{AllowEmpty: true}, KindEmpty, failure | regression | never},
 		"mock-only":             {reportOf("qemu", []probes.Result{good, passed("P-A7", probes.MockOnly)}), Options{}, KindMockOnly, failure | regression | never},
@@ -108,6 +108,13 @@ func TestEveryRuleUnderEveryFailOn(t *testing.T) {
 		for bit, on := range map[int]FailOn{failure: FailOnFailure, regression: FailOnRegression, never: FailOnNever} {
 			t.Run(name+", "+string(on), func(t *testing.T) {
 				c.o.FailOn = on
+				if on == FailOnRegression && c.o.Baseline == nil {
+					before := c.r // as it was, or once fine
+					if before.Summary.Passed == 0 {
+						before = reportOf(c.r.Backend, []probes.Result{passed("P-A1", "validated-"+c.r.Backend)})
+					}
+					c.o.Baseline = &before
+				}
 				d, err := Gate(c.r, c.o)
 				require.NoError(t, err)
 				require.Equal(t, c.fails&bit == 0, d.OK, d.Reasons)
@@ -122,6 +129,15 @@ func TestEveryRuleUnderEveryFailOn(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestFailOnRegressionNeedsABaseline: without one it could never fail.
+func TestFailOnRegressionNeedsABaseline(t *testing.T) {
+	r := reportOf("qemu", []probes.Result{passed("P-A1", "validated-qemu")})
+	_, err := Gate(r, Options{FailOn: FailOnRegression})
+	require.EqualError(t, err, "regression compares with a baseline, and there is none")
+	_, err = Gate(r, Options{FailOn: "nver"})
+	require.ErrorContains(t, err, `"nver" is none of failure, regression, never`)
 }
 
 func has(list []Reason, k Kind) bool {
