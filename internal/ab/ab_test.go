@@ -318,11 +318,11 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// A name from a policy is not trusted in a log.
+// What a policy or a sandbox says is not trusted in a log.
 func TestTextsStayTexts(t *testing.T) {
 	evil := "::error::x\n\x1b[2J##[add-mask]\u202e<img>|`"
-	r := Report{Result: Result{Verdict: NoChange, Metrics: []Metric{{Name: evil, Why: evil}}}, Backend: evil, Base: Configuration{Policy: evil, Leaks: []string{evil}}, Notes: []string{evil}}
-	for _, format := range []string{"text", "markdown"} {
+	r := Report{Result: Result{Verdict: NoChange, Metrics: []Metric{{Name: "P-LAT-x"}}}, Backend: "qemu", Base: Configuration{Policy: evil, Leaks: []string{evil}}, Notes: []string{evil}}
+	for _, format := range Formats() {
 		out, err := r.Render(format)
 		require.NoError(t, err)
 		for _, line := range strings.Split(string(out), "\n") {

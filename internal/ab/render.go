@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"html"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -53,6 +55,20 @@ const maxText = 500
 
 func clean(s string) string { return untrusted.Prose(s, maxText) }
 
+// cleaned is a list that is not null in JSON.
+func cleaned(list []string) []string {
+	out := make([]string, len(list))
+	for i, s := range list {
+		out[i] = clean(s)
+	}
+	return out
+}
+
+func (c Configuration) clean() Configuration {
+	c.Policy, c.Leaks = clean(c.Policy), cleaned(c.Leaks)
+	return c
+}
+
 // Render renders a report as text (also for an unknown format), Markdown or JSON.
 func (r Report) Render(format string) ([]byte, error) {
 	switch format {
@@ -65,9 +81,7 @@ func (r Report) Render(format string) ([]byte, error) {
 }
 
 func (r Report) json() ([]byte, error) {
-	if r.Notes == nil {
-		r.Notes = []string{}
-	}
+	r.Base, r.Head, r.Notes = r.Base.clean(), r.Head.clean(), cleaned(r.Notes)
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetIndent("", "  ")
@@ -87,18 +101,21 @@ func (r Report) headline() string {
 		r.Verdict, len(r.Metrics), count[Regression], count[Improvement], count[NoChange], count[Inconclusive])
 }
 
-// facts describe the comparison, line by line.
+// named are the lines that quote a policy, a sandbox or a probe.
+func (r Report) named() []string {
+	return append([]string{"base: " + r.Base.describe(), "head: " + r.Head.describe()}, r.Notes...)
+}
+
+// facts describe how the comparison was made, in our own words.
 func (r Report) facts() []string {
 	out := []string{
-		"base: " + r.Base.describe(), "head: " + r.Head.describe(),
 		fmt.Sprintf("%s, %d rounds ABBA/BAAB on one host: %d blocks per arm, %d iterations each", r.Backend, r.Rounds, 2*r.Rounds, r.Iterations),
 		fmt.Sprintf("a difference counts if p < %g after Holm's correction, over %s and over %g times the A/A noise, and there again in a second run", r.Alpha, percent(r.MinEffect), r.NoiseFactor),
 	}
 	if r.Steal != nil {
 		out = append(out, fmt.Sprintf("the hypervisor below this host took %s of its processor time meanwhile", percent(*r.Steal)))
 	}
-	out = append(out, "A/A: "+r.AA)
-	return append(out, r.Notes...)
+	return append(out, "A/A: "+r.AA)
 }
 
 func (c Configuration) describe() string {
@@ -175,7 +192,7 @@ func (m Metric) details() []string {
 func (r Report) text() string {
 	var b strings.Builder
 	fmt.Fprintln(&b, r.headline())
-	for _, f := range r.facts() {
+	for _, f := range slices.Concat(r.named(), r.facts()) {
 		fmt.Fprintln(&b, "  "+clean(f))
 	}
 	rows := [][]string{columns}
@@ -212,19 +229,20 @@ func aligned(rows [][]string) string {
 func (r Report) markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "### A/B latency: %s\n\n", r.headline())
-	for _, f := range r.facts() {
+	for _, f := range r.named() {
 		fmt.Fprintf(&b, "- %s\n", md(f))
+	}
+	for _, f := range r.facts() {
+		fmt.Fprintf(&b, "- %s\n", html.EscapeString(clean(f)))
 	}
 	fmt.Fprintf(&b, "\n| %s |\n|%s\n", strings.ToLower(strings.Join(columns, " | ")), strings.Repeat("---|", len(columns)))
 	for _, m := range r.Metrics {
-		row := m.row()
-		row[0] = md(m.title())
-		fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
+		fmt.Fprintf(&b, "| %s |\n", strings.Join(m.row(), " | "))
 	}
 	b.WriteString("\n")
 	for _, m := range r.Metrics {
 		for _, d := range m.details() {
-			fmt.Fprintf(&b, "- %s\n", md(d))
+			fmt.Fprintf(&b, "- %s\n", html.EscapeString(clean(d)))
 		}
 	}
 	return b.String()
