@@ -195,7 +195,7 @@ func rendering(sb backends.Sandbox) func(string, backends.Text) string {
 			if err != nil {
 				return err.Error()
 			}
-			return string(b)
+			return string(untrusted.JSON(b))
 		}
 		s, _ := untrusted.Render(kind, t, int(t.Len())+1)
 		return s

@@ -11,7 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
+	"github.com/brainst0rm/sandbox-redteam/internal/actions/runnertest"
 	"github.com/brainst0rm/sandbox-redteam/internal/attack"
+	"github.com/brainst0rm/sandbox-redteam/internal/hostiletest"
 	"github.com/brainst0rm/sandbox-redteam/internal/wire"
 	"github.com/brainst0rm/sandbox-redteam/probes"
 	"github.com/brainst0rm/sandbox-redteam/probes/stdoutforge/payload"
@@ -179,6 +181,28 @@ func TestExitCodeDoesNotMatter(t *testing.T) {
 		return e, nil
 	}})
 	require.Equal(t, probes.Contained, out.Verdict, out.Reason)
+}
+
+// The naive runner falls for whatever the model of the real one falls for.
+func TestNaiveRunner(t *testing.T) {
+	samples := hostiletest.Corpus()
+	for _, trap := range traps() {
+		samples = append(samples, hostiletest.Sample{Name: trap.name, Bytes: trap.content(hostiletest.Token, "id")})
+	}
+	fell := 0
+	for _, s := range samples {
+		r := runnertest.New(runnertest.Matchers()[0])
+		r.Print(s.Bytes)
+		if r.Untouched() != "" && bytes.Contains(s.Bytes, []byte(hostiletest.Token)) {
+			fell++
+			require.True(t, commandPromoted(s.Bytes, hostiletest.Token), "%s: %s", s.Name, r.Untouched())
+		}
+	}
+	require.Greater(t, fell, 30)
+	r := runnertest.New(runnertest.Matchers()[0])
+	r.Print(workflowCommands(hostiletest.Token, "id"))
+	require.Len(t, r.Commands, 5)
+	require.Len(t, r.Annotations, 3, "the warning, the error and the compiler's message")
 }
 
 // Every naive consumer falls for the raw bytes and for none of our renderings.

@@ -91,13 +91,14 @@ func forged(b []byte, token string) bool {
 }
 
 func workflowCommands(token, _ string) []byte {
-	return []byte("\n::set-output name=verdict::" + token + "\n  ::add-mask::" + token + "\nx ##[error]" + token +
-		"\n::stop-commands::" + token + "\n")
+	return []byte("\n::set-output name=verdict::" + token + "\n \u00a0::add-mask::" + token + "\r::warning file=a:b::" + token +
+		"\nx ##[error]" + token + "\n/src/file.go:1:2: " + token + "\n::stop-commands::" + token + "\n")
 }
 
 // runnerCommand is how actions/runner finds a command: "::name ...::" after
-// leading white space, "##[name ...]" anywhere.
-var runnerCommand = regexp.MustCompile(`^\s*::[A-Za-z-]+[^:]*::|##\[[A-Za-z-]+[^\]]*\]`)
+// leading white space of any kind, "##[name ...]" anywhere; and how it finds a
+// compiler's message once setup-go has told it to.
+var runnerCommand = regexp.MustCompile(`^[\s\v\x{85}\p{Z}]*::[A-Za-z-]+.*::|##\[[A-Za-z-]+[^\]]*\]|[/\\].+\.go:(?:\d+:\d+:)? .`)
 
 func commandPromoted(raw []byte, token string) bool {
 	for _, line := range strings.FieldsFunc(string(raw), func(r rune) bool { return r == '\n' || r == '\r' }) {
