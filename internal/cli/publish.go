@@ -108,12 +108,15 @@ func (p *publisher) write(rep probes.Report) (probes.Report, error) {
 	if err != nil {
 		return probes.Report{}, err
 	}
+	if err := put(p.paths.JSON, b); err != nil {
+		return probes.Report{}, err
+	}
 	checked, err := report.Read(b)
 	if err != nil {
 		return probes.Report{}, fmt.Errorf("the report cannot be read back: %w", err)
 	}
 	checked.Unavailable = rep.Unavailable
-	return checked, put(p.paths.JSON, b)
+	return checked, nil
 }
 
 // put replaces a file at once and whole.
