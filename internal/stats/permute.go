@@ -17,10 +17,9 @@ type Quad struct {
 // one that was measured.
 var splits = [6][4]float64{{-1, -1, 1, 1}, {-1, 1, -1, 1}, {-1, 1, 1, -1}, {1, -1, -1, 1}, {1, -1, 1, -1}, {1, 1, -1, -1}}
 
-// differences returns mean(head) - mean(base) of a quad for each split, with
-// shift taken off the head first.
-func (q Quad) differences(shift float64) [6]float64 {
-	v := [4]float64{q.Base[0], q.Base[1], q.Head[0] - shift, q.Head[1] - shift}
+// differences returns mean(head) - mean(base) of a quad for each split.
+func (q Quad) differences() [6]float64 {
+	v := [4]float64{q.Base[0], q.Base[1], q.Head[0], q.Head[1]}
 	var out [6]float64
 	for i, s := range splits {
 		for j := range v {
@@ -64,19 +63,17 @@ func NewPermutation(quads []Quad, seed uint64) Permutation {
 }
 
 // Effect is the mean over the quads of mean(head) - mean(base).
-func (p Permutation) Effect() float64 { return p.effect(0) }
-
-func (p Permutation) effect(shift float64) float64 {
+func (p Permutation) Effect() float64 {
 	sum := 0.0
 	for _, q := range p.quads {
-		sum += q.differences(shift)[0]
+		sum += q.differences()[0]
 	}
 	return sum / float64(len(p.quads))
 }
 
 // P is the two-sided p-value of "the head is the base plus shift".
 func (p Permutation) P(shift float64) float64 {
-	seen := math.Abs(p.effect(shift))
+	seen := math.Abs(p.Effect() - shift)
 	seen -= 1e-12 * seen // a sum in another order is still as large
 	extreme, all := 0, 0
 	p.each(shift, func(effect float64) {
@@ -85,10 +82,7 @@ func (p Permutation) P(shift float64) float64 {
 			extreme++
 		}
 	})
-	if p.draws != nil { // what was measured counts among the drawn
-		extreme, all = extreme+1, all+1
-	}
-	return float64(extreme) / float64(all)
+	return p.portion(extreme, all)
 }
 
 // Smallest is the smallest p-value that the design can give.
@@ -113,57 +107,68 @@ func (p Permutation) Spread() float64 {
 // Interval returns the shifts that the test does not reject at alpha: a 1-alpha
 // confidence interval of the effect. An end is infinite where there are too few
 // quads to reject any shift.
+//
+// Taking a shift c off the head turns the effect E into E-c, and that of a
+// relabelling, R, into R-ck, where k is the mean over the quads of how many heads
+// stay heads, less those that become bases, in halves. So a relabelling is as extreme as
+// what was measured exactly between (E+R)/(1+k) and (E-R)/(1-k), with E in between.
 func (p Permutation) Interval(alpha float64) (low, high float64) {
 	if p.Smallest() > alpha {
 		return math.Inf(-1), math.Inf(1)
 	}
-	return p.end(alpha, -1), p.end(alpha, 1)
+	effect := p.Effect()
+	var lows, highs []float64
+	p.eachShifted(func(r, k float64) {
+		a, b := quotient(effect+r, 1+k), quotient(effect-r, 1-k)
+		if math.IsNaN(a) || math.IsNaN(b) { // as extreme whatever the shift
+			lows, highs = append(lows, math.Inf(-1)), append(highs, math.Inf(1))
+			return
+		}
+		lows, highs = append(lows, min(a, b)), append(highs, max(a, b))
+	})
+	slices.Sort(lows)
+	slices.Sort(highs)
+	// The interval ends where too few relabellings are as extreme.
+	enough := 1
+	for p.portion(enough, len(lows)) <= alpha {
+		enough++
+	}
+	return min(lows[enough-1], effect), max(highs[len(highs)-enough], effect)
 }
 
-// end searches outwards for a shift that is rejected and then halves the way to
-// the effect. The p-value falls with the distance from the effect.
-func (p Permutation) end(alpha, direction float64) float64 {
-	inside := p.Effect()
-	step := p.reach()
-	if step == 0 {
-		return inside
+// quotient is a/b, and no number where b is nothing: k is a sum of fractions.
+func quotient(a, b float64) float64 {
+	if math.Abs(b) < 1e-9 {
+		return math.NaN()
 	}
-	outside := inside + direction*step
-	for range 60 {
-		if p.P(outside) <= alpha {
-			break
-		}
-		step *= 2
-		outside = inside + direction*step
-	}
-	for range 30 { // to a billionth of the values' own spread
-		middle := inside + (outside-inside)/2
-		if p.P(middle) <= alpha {
-			outside = middle
-		} else {
-			inside = middle
-		}
-	}
-	return outside
+	return a / b
 }
 
-// reach is the distance between the smallest and the largest value of any quad.
-func (p Permutation) reach() float64 {
-	widest := 0.0
-	for _, q := range p.quads {
-		v := []float64{q.Base[0], q.Base[1], q.Head[0], q.Head[1]}
-		widest = max(widest, slices.Max(v)-slices.Min(v))
+// portion is the p-value when extreme of all relabellings are as extreme as what
+// was measured, which counts itself among drawn ones.
+func (p Permutation) portion(extreme, all int) float64 {
+	if p.draws != nil {
+		extreme, all = extreme+1, all+1
 	}
-	return widest
+	return float64(extreme) / float64(all)
 }
 
 // each calls f with the effect, but for its sign, under every relabelling or
-// every drawn one.
+// every drawn one, with shift taken off the head.
 func (p Permutation) each(shift float64, f func(effect float64)) {
+	p.eachShifted(func(r, k float64) { f(r - shift*k) })
+}
+
+// kept is, by split, half of the heads that stay heads less those that do not.
+var kept = [6]float64{1, 0, 0, 0, 0, -1}
+
+// eachShifted calls f with a relabelling's effect r without a shift and with what a
+// shift is multiplied with, both but for their sign.
+func (p Permutation) eachShifted(f func(r, k float64)) {
 	n := float64(len(p.quads))
 	table := make([][6]float64, len(p.quads))
 	for i, q := range p.quads {
-		table[i] = q.differences(shift)
+		table[i] = q.differences()
 		for j := range table[i] {
 			table[i][j] /= n
 		}
@@ -171,27 +176,28 @@ func (p Permutation) each(shift float64, f func(effect float64)) {
 	if p.draws == nil {
 		// The other three splits of the first quad turn every effect round,
 		// and nobody asks for its sign.
-		for _, d := range table[0][:3] {
-			enumerate(table[1:], d, f)
+		for s, d := range table[0][:3] {
+			enumerate(table[1:], d, kept[s]/n, n, f)
 		}
 		return
 	}
 	for _, d := range p.draws {
-		sum := 0.0
+		r, k := 0.0, 0.0
 		for i, s := range d {
-			sum += table[i][s]
+			r += table[i][s]
+			k += kept[s] / n
 		}
-		f(sum)
+		f(r, k)
 	}
 }
 
-func enumerate(table [][6]float64, sum float64, f func(float64)) {
+func enumerate(table [][6]float64, r, k, n float64, f func(r, k float64)) {
 	if len(table) == 0 {
-		f(sum)
+		f(r, k)
 		return
 	}
-	for _, d := range table[0] {
-		enumerate(table[1:], sum+d, f)
+	for s, d := range table[0] {
+		enumerate(table[1:], r+d, k+kept[s]/n, n, f)
 	}
 }
 

@@ -146,16 +146,23 @@ func TestTheIntervalCovers(t *testing.T) {
 	})
 }
 
-// The interval holds the effect, and what lies outside of it is rejected.
+// The interval is the test turned round: a shift inside is not rejected, one
+// outside is.
 func TestTheIntervalIsTheTestTurnedRound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := NewPermutation(quads(t, 4), 1)
-		low, high := p.Interval(0.01)
-		require.LessOrEqual(t, low, p.Effect()+1e-9)
-		require.GreaterOrEqual(t, high, p.Effect()-1e-9)
-		if p.reach() > 0 {
-			require.LessOrEqual(t, p.P(high+1), 0.01)
-			require.LessOrEqual(t, p.P(low-1), 0.01)
+		n := rapid.IntRange(3, 4).Draw(t, "n")
+		p := NewPermutation(quads(t, n), 1)
+		const alpha = 0.02
+		low, high := p.Interval(alpha)
+		require.LessOrEqual(t, low, p.Effect())
+		require.GreaterOrEqual(t, high, p.Effect())
+		const step = 1e-6
+		require.LessOrEqual(t, p.P(high+step), alpha)
+		require.LessOrEqual(t, p.P(low-step), alpha)
+		if high-low > 4*step {
+			require.Greater(t, p.P(high-step), alpha)
+			require.Greater(t, p.P(low+step), alpha)
+			require.Greater(t, p.P(low+rapid.Float64Range(0.001, 0.999).Draw(t, "inside")*(high-low)), alpha)
 		}
 	})
 }
