@@ -112,7 +112,7 @@ func (s *Sandbox) launch(ctx context.Context, r *run) (_ *instance, err error) {
 
 // connect opens the session and learns who runs inside. The hello is waiting
 // in the pipe before the agent runs, so nothing is polled.
-func (v *instance) connect(ctx context.Context, s *Sandbox, r *run, info *os.File) error {
+func (v *instance) connect(ctx context.Context, s *Sandbox, r *run, info *os.File) (err error) {
 	stop := context.AfterFunc(ctx, func() { _ = info.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	var i struct {
@@ -130,6 +130,10 @@ func (v *instance) connect(ctx context.Context, s *Sandbox, r *run, info *os.Fil
 		}
 		return &backends.Error{Code: backends.ErrBootFailed, Doing: "start bubblewrap", Err: fmt.Errorf("it ended before its child ran: %w", v.child.Status()), Fix: fixFor(v.child.Stderr().Bytes())}
 	}
+	// Early, so that most of it is done when the agent speaks.
+	entered := make(chan error, 1)
+	go func() { entered <- v.child.Enclose() }()
+	defer func() { err = errors.Join(err, <-entered) }()
 	s.mu.Lock()
 	frame := s.frame
 	s.mu.Unlock()

@@ -158,7 +158,8 @@ func (g *Group) Start(cmd *exec.Cmd) error {
 	return g.started(cmd)
 }
 
-// Enclose waits until everything that tree lists is a member of the group.
+// Enclose waits until everything that tree lists is a member of the group. It may
+// be called again.
 type Enclose func(tree func() ([]int, error)) error
 
 // Launch is Start for a program that is trusted until enclose has returned: where

@@ -3,6 +3,7 @@
 package fuse
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"strconv"
@@ -47,6 +48,7 @@ func TestLaunchEnclosesWhatWasForked(t *testing.T) {
 	}
 	forked(3)
 	require.NoError(t, enclose(family))
+	require.NoError(t, enclose(family), "again")
 	inside, err := g.PIDs()
 	require.NoError(t, err)
 	require.ElementsMatch(t, forked(3), inside)
@@ -60,6 +62,30 @@ func TestLaunchEnclosesWhatWasForked(t *testing.T) {
 	u, err := g.Usage()
 	require.NoError(t, err)
 	require.Equal(t, 4, u.Tasks)
+	require.NoError(t, g.Kill(t.Context()))
+	require.Error(t, cmd.Wait())
+}
+
+// What cannot be moved is an error, not a wait without end.
+func TestLaunchGivesUp(t *testing.T) {
+	testreq.Need(t, "sleep")
+	g, _, _ := group(t, Limits{Pids: 16})
+	if _, old := g.k.(*v1); !old {
+		t.Skip("cgroup v2 starts a member; fix: none is needed")
+	}
+	cmd := exec.Command("sleep", "600")
+	enclose, err := g.Launch(cmd)
+	require.NoError(t, err)
+	require.ErrorContains(t, enclose(func() ([]int, error) { return []int{os.Getpid()}, errors.New("no /proc") }), "no /proc")
+	dead := exec.Command("true")
+	require.NoError(t, dead.Start())
+	zombie := func() ([]int, error) { return []int{dead.Process.Pid}, nil }
+	require.Eventually(t, func() bool {
+		b, err := os.ReadFile("/proc/" + strconv.Itoa(dead.Process.Pid) + "/stat")
+		return err == nil && strings.Contains(string(b), ") Z ")
+	}, 10*time.Second, time.Millisecond)
+	require.ErrorContains(t, enclose(zombie), "outside")
+	require.NoError(t, dead.Wait())
 	require.NoError(t, g.Kill(t.Context()))
 	require.Error(t, cmd.Wait())
 }

@@ -147,24 +147,30 @@ func (g *v1) launch(cmd *exec.Cmd) (Enclose, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	moved := make(chan error, 1)
+	moved := make(chan struct{})
+	var moving error
 	g.visits.RLock()
 	go func() {
 		defer g.visits.RUnlock()
-		moved <- g.add(cmd.Process.Pid)
+		defer close(moved)
+		moving = g.add(cmd.Process.Pid)
 	}()
 	return func(tree func() ([]int, error)) error {
-		if err := <-moved; err != nil && !gone(err) {
-			return fmt.Errorf("enter the fuse: %w", err)
+		if <-moved; moving != nil && !gone(moving) {
+			return fmt.Errorf("enter the fuse: %w", moving)
 		}
 		return g.enclose(tree)
 	}, nil
 }
 
+// encloseRounds bounds how often a tree is looked at. It stands still after a few
+// unless it cannot be moved.
+const encloseRounds = 100
+
 // enclose moves what is outside until a look finds nothing there. What is forked
 // after that has a parent inside.
 func (g *v1) enclose(tree func() ([]int, error)) error {
-	for {
+	for range encloseRounds {
 		pids, err1 := tree()
 		inside, err2 := g.pids()
 		memory, err3 := readPIDs(filepath.Join(g.mem, "cgroup.procs"))
@@ -181,6 +187,7 @@ func (g *v1) enclose(tree func() ([]int, error)) error {
 			}
 		}
 	}
+	return fmt.Errorf("enter the fuse: some of the processes are outside after %d attempts", encloseRounds)
 }
 
 func (g *v1) sysProcAttr(*syscall.SysProcAttr) (func(), error) { return func() {}, nil }

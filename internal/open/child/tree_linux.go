@@ -113,7 +113,7 @@ func Descendants(root int) ([]int, error) {
 	return t.under(root).living(), nil
 }
 
-// family lists root and what descends from it by the kernel's lists of children,
+// family lists root and the living that descend from it by the kernel's lists of children,
 // without a walk over all of /proc, where it keeps them. They are complete while
 // nobody in the tree ends.
 func family(root int) ([]int, error) {
@@ -140,7 +140,10 @@ func family(root int) ([]int, error) {
 			}
 		}
 	}
-	return out, nil
+	return slices.DeleteFunc(out, func(pid int) bool {
+		p, err := read(pid)
+		return err != nil || p.dead()
+	}), nil
 }
 
 // members are what descends from the child, while it is there, and what
