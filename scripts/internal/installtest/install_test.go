@@ -39,7 +39,7 @@ type release struct {
 	lock  string
 	hits  atomic.Int32
 	// before answers a request instead of the file, where it returns true.
-	before func(w http.ResponseWriter, hit int32) bool
+	before func(w http.ResponseWriter, req *http.Request, hit int32) bool
 }
 
 const linux, mac = "bsm-redteam_linux_amd64.tar.gz", "bsm-redteam_darwin_arm64.tar.gz"
@@ -79,7 +79,7 @@ func (r *release) serve(t *testing.T) string {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		hit := r.hits.Add(1)
-		if r.before != nil && r.before(w, hit) {
+		if r.before != nil && r.before(w, req, hit) {
 			return
 		}
 		name, ok := strings.CutPrefix(req.URL.Path, "/"+version+"/")
@@ -154,6 +154,10 @@ func TestReuseIsHashedAgain(t *testing.T) {
 			require.NoError(t, os.Rename(first, s.path("moved")))
 			require.NoError(t, os.Symlink(s.path("moved"), first))
 		},
+		"a linked directory": func() {
+			require.NoError(t, os.Rename(filepath.Dir(first), s.path("elsewhere")))
+			require.NoError(t, os.Symlink(s.path("elsewhere"), filepath.Dir(first)))
+		},
 		"no directory": func() {
 			require.NoError(t, os.RemoveAll(filepath.Dir(first)))
 			write(t, filepath.Dir(first), "a file")
@@ -199,14 +203,14 @@ func TestWhatIsNotTheLocksFileIsRefused(t *testing.T) {
 		"another platform's": {func(r *release) { r.files[linux] = r.files[mac] }, []string{
 			"is not the file of release.lock", "fix: "}},
 		"never whole": {func(r *release) {
-			r.before = func(w http.ResponseWriter, _ int32) bool {
+			r.before = func(w http.ResponseWriter, _ *http.Request, _ int32) bool {
 				w.Header().Set("Content-Length", fmt.Sprint(len(r.files[linux])))
 				_, _ = w.Write(r.files[linux][:50])
 				return true
 			}
 		}, []string{"cannot get http://127.0.0.1:", "fix: "}},
 		"a redirection": {func(r *release) {
-			r.before = func(w http.ResponseWriter, _ int32) bool {
+			r.before = func(w http.ResponseWriter, _ *http.Request, _ int32) bool {
 				w.Header().Set("Location", "http://127.0.0.1:1/")
 				w.WriteHeader(http.StatusFound)
 				return true
@@ -257,7 +261,7 @@ func TestPassingFailuresAreTriedAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRelease(t)
-			r.before = func(w http.ResponseWriter, hit int32) bool {
+			r.before = func(w http.ResponseWriter, _ *http.Request, hit int32) bool {
 				if hit < 3 {
 					fail(w)
 				}
@@ -271,7 +275,10 @@ func TestPassingFailuresAreTriedAgain(t *testing.T) {
 	}
 	t.Run("not for ever", func(t *testing.T) {
 		r := newRelease(t)
-		r.before = func(w http.ResponseWriter, _ int32) bool { w.WriteHeader(http.StatusBadGateway); return true }
+		r.before = func(w http.ResponseWriter, _ *http.Request, _ int32) bool {
+			w.WriteHeader(http.StatusBadGateway)
+			return true
+		}
 		r.install(t).fails("cannot get", "502", "fix: ")
 		require.EqualValues(t, 3, r.hits.Load())
 	})
@@ -417,7 +424,7 @@ func TestTwoAtOnce(t *testing.T) {
 	r := newRelease(t)
 	var together sync.WaitGroup
 	together.Add(jobs)
-	r.before = func(http.ResponseWriter, int32) bool {
+	r.before = func(http.ResponseWriter, *http.Request, int32) bool {
 		together.Done()
 		together.Wait() // no one is served before all have asked
 		return false
@@ -449,15 +456,41 @@ func TestTwoAtOnce(t *testing.T) {
 	require.Empty(t, first.leftovers())
 }
 
+// TestAnotherJobWasFirst: what it installed is taken if it is the same.
+func TestAnotherJobWasFirst(t *testing.T) {
+	for name, c := range map[string]struct {
+		meddle string
+		same   bool
+	}{"with the same": {":", true}, "with something else": {`echo x >>"$4/${3##*/}/bsm-redteam"`, false}} {
+		t.Run(name, func(t *testing.T) {
+			s := newRelease(t).install(t)
+			s.tool("mv", `case $3 in */bin/) set -- x "$@"; cp -R "$3" "$4"; `+c.meddle+`; shift ;; esac; exec /bin/mv "$@"`)
+			r := s.run()
+			require.Equal(t, c.same, r.code == 0, r.log)
+			require.Empty(t, s.leftovers())
+			if c.same {
+				require.Equal(t, program, read(t, r.outputs["bin"]))
+			} else {
+				require.Contains(t, r.log, "cannot write "+filepath.Dir(s.installed()[0]))
+				require.Empty(t, r.outputs)
+			}
+		})
+	}
+}
+
 // TestCancelled: the runner interrupts only the script itself.
 func TestCancelled(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		t.Run(sig.String(), func(t *testing.T) {
 			r := newRelease(t)
-			asked, release := make(chan struct{}), make(chan struct{})
-			r.before = func(http.ResponseWriter, int32) bool { close(asked); <-release; return true }
+			asked, gone := make(chan struct{}), make(chan struct{})
+			r.before = func(_ http.ResponseWriter, req *http.Request, _ int32) bool {
+				close(asked)
+				<-req.Context().Done()
+				close(gone)
+				return true
+			}
 			s := r.install(t)
-			t.Cleanup(func() { close(release) }) // or the server waits for its handler
 			cmd := s.command()
 			var log bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &log, &log
@@ -470,6 +503,11 @@ func TestCancelled(t *testing.T) {
 			require.Empty(t, s.leftovers())
 			require.Empty(t, s.installed())
 			require.NoFileExists(t, s.path("output"))
+			select {
+			case <-gone:
+			case <-time.After(20 * time.Second):
+				t.Error("the download goes on")
+			}
 		})
 	}
 }
@@ -694,6 +732,11 @@ func main() {
 	version := info.Main.Version
 	if version == "(devel)" || version == "" {
 		version = "devel"
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				version += "-" + s.Value
+			}
+		}
 	}
 	fmt.Println("bsm-redteam", version, "(tiny)")
 }
