@@ -77,7 +77,7 @@ func metric(r Result, s Statistic) Metric {
 }
 
 // seeds is how many machines each law is tried on.
-const seeds = 100
+const seeds = 50
 
 // count runs many machines and counts the verdicts on the median.
 func count(t *testing.T, change func(*host)) map[Verdict]int {

@@ -192,6 +192,8 @@ func unlike(base, head series) []string {
 			out = append(out, fmt.Sprintf("the %s does not say what host it was measured on", x.name))
 		case x.s.env.Sandbox != nil && x.s.env.Sandbox.Accelerator == emulated:
 			out = append(out, fmt.Sprintf("the %s was emulated", x.name))
+		case x.s.env.Host.CPU == "" || x.s.env.Host.Kernel == "":
+			out = append(out, fmt.Sprintf("the %s does not name its CPU and kernel", x.name))
 		}
 		if x.s.failed > 0 {
 			out = append(out, fmt.Sprintf("%.0f iterations of the %s failed and have no latency", x.s.failed, x.name))

@@ -92,6 +92,7 @@ func TestWhyALatencyIsInconclusive(t *testing.T) {
 		"emulated":    {func(r *probes.Report) { r.Environment.Sandbox.Accelerator = "tcg" }, "the head was emulated"},
 		"no sandbox":  {func(r *probes.Report) { r.Environment.Sandbox = nil }, "provenance was unknown and is none"},
 		"nothing":     {func(r *probes.Report) { r.Environment = nil }, "the head does not say what host it was measured on"},
+		"nameless":    {func(r *probes.Report) { r.Environment.Host.CPU = "" }, "the head does not name its CPU and kernel"},
 		"failures":    {func(r *probes.Report) { r.Probes[0].Evidence = map[string]any{"iterations_failed": 3.0} }, "3 iterations of the head failed"},
 		"too few":     {func(r *probes.Report) { r.Probes[0].Samples["P-LAT-boot"] = []int64{1, 2, 3, 4, 5} }, "n too small: the head has 5 samples, p50 needs 6"},
 		"no interval": {func(r *probes.Report) { r.Probes[0].Samples = nil }, "the head has neither samples nor intervals"},

@@ -14,6 +14,7 @@ const maxFact = 64 << 10
 func Collect() Facts {
 	f := collect(readFact)
 	f.Rootless = os.Geteuid() != 0
+	native(&f)
 	return f
 }
 

@@ -81,11 +81,25 @@ func cpu(info string) (model, virtualised string) {
 		case "flags":
 			virtualised = "none"
 			if slices.Contains(strings.Fields(value), "hypervisor") {
-				return model, "hypervisor"
+				virtualised = "hypervisor"
 			}
 		}
 	}
+	if model == "" {
+		model = armModel(info)
+	}
 	return model, virtualised
+}
+
+// armModel puts together what an Arm kernel says instead of a model's name.
+func armModel(info string) string {
+	var parts []string
+	for _, name := range []string{"implementer", "part", "variant", "revision"} {
+		if v := field(info, "CPU "+name); v != "" {
+			parts = append(parts, name+" "+v)
+		}
+	}
+	return strings.Join(parts, " ")
 }
 
 // field returns the first value of a key of cpuinfo.

@@ -65,6 +65,12 @@ func TestLSMModesAndBareMetal(t *testing.T) {
 	require.Equal(t, "allowed", userns(fake(map[string]string{"/proc/sys/user/max_user_namespaces": "9"})))
 }
 
+func TestArmHasNoModelName(t *testing.T) {
+	model, virtualised := cpu("processor\t: 0\nFeatures\t: fp asimd\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x3\nCPU part\t: 0xd0c\nCPU revision\t: 1\n")
+	require.Equal(t, "implementer 0x41 part 0xd0c variant 0x3 revision 1", model)
+	require.Empty(t, virtualised, "the flag is one of x86")
+}
+
 func TestTurboByEitherDriver(t *testing.T) {
 	const intel, boost = "/sys/devices/system/cpu/intel_pstate/no_turbo", "/sys/devices/system/cpu/cpufreq/boost"
 	for path, on := range map[string]string{intel: "0", boost: "1"} {
