@@ -90,7 +90,10 @@ func (r *release) serve(t *testing.T) string {
 		}
 		_, _ = w.Write(content)
 	}))
-	t.Cleanup(srv.Close)
+	t.Cleanup(func() {
+		srv.CloseClientConnections() // of a client that should have gone
+		srv.Close()
+	})
 	return srv.URL
 }
 
