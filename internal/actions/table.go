@@ -72,7 +72,7 @@ func Inputs() []Input {
 		{Name: InTimeout, About: "time for the whole run, such as `20m`; when it is over, a partial report is written and the job fails", Default: "`1h`", Run: true},
 		{Name: InShard, About: "part of the selected probes to run, such as `1/4`, for a matrix; `bsm-redteam merge` joins the reports", Default: "all of them", Run: true},
 		{Name: InVerbose, About: "`true` logs what the harness does", Default: "`false`", Run: true},
-		{Name: "prepare-host", About: "`auto` gives the host what the backend lacks (its package, access to KVM, user namespaces) where the job is root or has `sudo` without a password, `never` leaves the host alone", Default: "`auto`", Prepare: "BSM_PREPARE_HOST"},
+		{Name: "prepare-host", About: "`auto` gives the host what the backend lacks (its package, access to KVM, user namespaces, a cgroup for kernel limits) where the job is root or has `sudo` without a password, `never` leaves the host alone", Default: "`auto`", Prepare: "BSM_PREPARE_HOST"},
 		{Name: "install", About: "where the program comes from: `release`, `source` (built from the action's checkout, needs Go) or `none` (see `bin`)", Default: "`release`", Install: "BSM_INSTALL"},
 		{Name: "bin", About: "path of a `bsm-redteam` that is there already, for `install: none`", Default: "none", Install: "BSM_BIN"},
 		{Name: "attestation", About: "check of the build provenance of a release on top of its digest: `off`, `auto` (where `gh` is there) or `required`", Default: "`auto`", Install: "BSM_ATTESTATION"},
