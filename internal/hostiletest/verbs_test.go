@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -140,6 +141,20 @@ func TestVerbs(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, r.Probes[0].Reason, merged.Probes[0].Reason, "JSON keeps every byte")
 			require.Equal(t, r.Probes[0].Attempts, merged.Probes[0].Attempts)
+			if !slices.Contains([]string{"legacy-error", "command-after-return", "markdown-table", "matcher-go", "ansi", "xml-cdata", "bidi"}, s.Name) {
+				return
+			}
+			again := filepath.Join(t.TempDir(), "merged.json")
+			require.NoError(t, os.WriteFile(again, out, 0o600))
+			for name, args := range verbs(again, again) {
+				if name == "merge" {
+					continue // a merged report is not merged again
+				}
+				out, errOut, code := verb(t, args...)
+				require.Contains(t, []int{0, 1}, code, "%s: %s", name, errOut)
+				require.Empty(t, sprung(out), "%s of a merged report: %.2000s", name, out)
+				quiet(t, errOut, name)
+			}
 		})
 	}
 }

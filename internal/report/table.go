@@ -21,8 +21,8 @@ const (
 type row struct{ backend, probe, verdict, witness, time string }
 
 // Table writes the result table: probe, verdict, witness in one line, time; in
-// front of them the backend, where there are several. It is at most width columns wide. It holds no guest bytes: reports have none that
-// are not escaped.
+// front of them the backend, where there are several. It is at most width columns
+// wide. The strings of r are printed as they are: the caller has made them plain.
 func Table(w io.Writer, r probes.Report, width int) error {
 	width = min(max(width, minWidth), maxWidth)
 	rows := []row{{"BACKEND", "PROBE", "VERDICT", "WITNESS", "TIME"}}

@@ -22,8 +22,16 @@ var places = []struct {
 	{regexp.MustCompile(`(?i)\bline\s+\d+,\s+(?:col|in)\b`), "lL"},
 }
 
+// mayHavePlace is quick and right whenever it says no.
+func mayHavePlace(s string) bool {
+	return strings.ContainsAny(s, ":(,") || len(s) >= 3 && strings.EqualFold(s[len(s)-3:], ".go")
+}
+
 // hasPlace reports whether s holds what a problem matcher looks for.
 func hasPlace(s string) bool {
+	if !mayHavePlace(s) {
+		return false
+	}
 	for _, p := range places {
 		if p.shape.MatchString(s) {
 			return true
