@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -19,6 +20,17 @@ const (
 	root    = "../.."
 	version = "v0.0.0-test"
 )
+
+// TestGoVersion: the stage that compiles has the Go version of go.mod by default.
+func TestGoVersion(t *testing.T) {
+	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	require.NoError(t, err)
+	text, err := os.ReadFile(filepath.Join(root, "Dockerfile"))
+	require.NoError(t, err)
+	m := regexp.MustCompile(`(?m)^go (\S+)$`).FindStringSubmatch(string(mod))
+	require.Len(t, m, 2)
+	require.Contains(t, string(text), "\nARG BUILD_BASE=golang:"+m[1]+"-")
+}
 
 // TestImage builds the image from bases made here, because a test asks no image
 // registry, and attacks a machine inside.

@@ -85,7 +85,8 @@ func newHost(t *testing.T) *host {
 		put(t, filepath.Join(h.tree, name), string(text), info.Mode().Perm())
 	}
 	commit(t, h.tree)
-	h.args = []string{"--no-cache-server", "--local-repository", ours + "@v1=" + h.tree,
+	// One job after the other: each of them watches clocks and processes.
+	h.args = []string{"--concurrent-jobs", "1", "--no-cache-server", "--local-repository", ours + "@v1=" + h.tree,
 		"--env", "STAND_IN_TREE=" + h.tree, "--env", "STAND_IN_STORE=" + h.store}
 	for _, label := range []string{"ubuntu-24.04", "self-hosted"} {
 		h.args = append(h.args, "--platform", label+"=-self-hosted")

@@ -24,11 +24,13 @@ import (
 
 const tested = "v0.0.1-rc.7"
 
-// copyTree copies the sources to another directory, so that a path that slips
-// into a build shows.
-func copyTree(t *testing.T) string {
+// checkout is where this test's sources are.
+var checkout = filepath.Join("..", "..", "..")
+
+// copyTree copies sources to another directory.
+func copyTree(t *testing.T, from string) string {
 	t.Helper()
-	from, to := filepath.Join("..", "..", ".."), t.TempDir()
+	to := t.TempDir()
 	require.NoError(t, filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
 		rel, _ := filepath.Rel(from, path)
 		switch {
@@ -106,7 +108,8 @@ func TestRelease(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds for minutes; fix: run without -short")
 	}
-	all := releaseBuild(t, copyTree(t), nil)
+	tree := copyTree(t, checkout)
+	all := releaseBuild(t, tree, nil)
 	var want []string
 	for _, p := range []string{"darwin_amd64", "darwin_arm64", "linux_amd64", "linux_arm64"} {
 		want = append(want, "bsm-redteam_"+p+".cdx.json", "bsm-redteam_"+p+".tar.gz")
@@ -116,7 +119,7 @@ func TestRelease(t *testing.T) {
 	t.Run("the same bytes from another directory and an empty build cache", func(t *testing.T) {
 		cache, err := os.MkdirTemp(t.TempDir(), "gocache")
 		require.NoError(t, err)
-		again := releaseBuild(t, copyTree(t), []string{"GOCACHE=" + cache, "HOME=" + t.TempDir(), "GOPATH=" + goPath(t)}, "--platforms", "linux/amd64")
+		again := releaseBuild(t, copyTree(t, tree), []string{"GOCACHE=" + cache, "HOME=" + t.TempDir(), "GOPATH=" + goPath(t)}, "--platforms", "linux/amd64")
 		require.Equal(t, []string{"SHA256SUMS", "bsm-redteam_linux_amd64.cdx.json", "bsm-redteam_linux_amd64.tar.gz"}, names(t, again))
 		for _, name := range names(t, again)[1:] {
 			a, err := fileDigest(filepath.Join(all, name))

@@ -42,7 +42,7 @@ esac
 func newTrain(t *testing.T) *train {
 	t.Helper()
 	testreq.Need(t, "go", "git", "bash")
-	tr := &train{t: t, clone: copyTree(t), remote: filepath.Join(t.TempDir(), "remote.git"), dist: t.TempDir(), built: t.TempDir(), calls: filepath.Join(t.TempDir(), "calls")}
+	tr := &train{t: t, clone: copyTree(t, checkout), remote: filepath.Join(t.TempDir(), "remote.git"), dist: t.TempDir(), built: t.TempDir(), calls: filepath.Join(t.TempDir(), "calls")}
 	bin := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(bin, "gh"), []byte(gh), 0o755))
 	require.NoError(t, os.WriteFile(tr.calls, nil, 0o600))
