@@ -88,7 +88,7 @@ func (r Report) json() ([]byte, error) {
 	if err := enc.Encode(r); err != nil {
 		return nil, fmt.Errorf("encode comparison: %w", err)
 	}
-	return b.Bytes(), nil
+	return untrusted.JSON(b.Bytes()), nil
 }
 
 // headline is the verdict in one line.

@@ -34,7 +34,7 @@ func (c Comparison) json() ([]byte, error) {
 	if err := enc.Encode(c); err != nil {
 		return nil, fmt.Errorf("encode comparison: %w", err)
 	}
-	return b.Bytes(), nil
+	return untrusted.JSON(b.Bytes()), nil
 }
 
 // Headline is the verdict in one line.

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
+	"github.com/brainst0rm/sandbox-redteam/internal/ab"
 	"github.com/brainst0rm/sandbox-redteam/internal/actions"
 	"github.com/brainst0rm/sandbox-redteam/internal/actions/runnertest"
 	"github.com/brainst0rm/sandbox-redteam/internal/compare"
@@ -58,12 +59,23 @@ func reports(t require.TestingT, b []byte) map[string][]byte {
 			}
 			return c.Render("text")
 		},
+		"ab":          func() ([]byte, error) { return interleaved(string(b)).Render("text") },
+		"ab-markdown": func() ([]byte, error) { return interleaved(string(b)).Render("markdown") },
+		"ab-json":     func() ([]byte, error) { return interleaved(string(b)).Render("json") },
 	} {
 		doc, err := encode()
 		require.NoError(t, err, name)
 		out[name] = doc
 	}
 	return out
+}
+
+// interleaved is a comparison of two policies that say nothing but s, and sandboxes
+// that do.
+func interleaved(s string) ab.Report {
+	provenance := (&sandbox{text: s}).Provenance()
+	c := ab.Configuration{Policy: s, PolicySHA256: s, Leaks: []string{s}, Sandbox: &provenance}
+	return ab.Report{Base: c, Head: c, Notes: []string{s}, Harness: s, Result: ab.Result{Metrics: []ab.Metric{{Name: s}}}}
 }
 
 // annotated is what the action prints when a text is in an annotation.
