@@ -19,6 +19,7 @@ RUN apt-get update \
  && apt-get install -y --no-install-recommends ca-certificates "$qemu" \
  && rm -rf /var/lib/apt/lists/* \
  && useradd --create-home --uid 10001 redteam
+COPY LICENSE /usr/share/doc/bsm-redteam/LICENSE
 COPY --from=build /out/ /usr/local/bin/
 # With the guest's image inside, a run needs no network. The kernel's package stays
 # in the cache: a run compares its digest before it trusts the image.
