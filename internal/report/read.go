@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
 	"github.com/brainst0rm/sandbox-redteam/internal/wire"
@@ -156,6 +157,8 @@ func checkProbes(r probes.Report) error {
 		switch {
 		case p.Name == "":
 			return errors.New("a probe has no name")
+		case p.DurationMS < 0:
+			return fmt.Errorf("probe %q took %d ms", wire.Escape([]byte(p.Name)), p.DurationMS)
 		case seen[id]:
 			return fmt.Errorf("probe %q is listed twice", wire.Escape([]byte(p.Name)))
 		case p.ValidatedAgainst != probes.MockOnly && !strings.HasPrefix(p.ValidatedAgainst, "validated-"):
@@ -176,6 +179,10 @@ func checkProbes(r probes.Report) error {
 	}
 	return nil
 }
+
+// maxDepth bounds how deep values are nested in a report. Evidence of our own
+// stays below ten.
+const maxDepth = 1000
 
 // singleKeys refuses an object with a repeated key at any depth, and anything
 // after the document: two readers could disagree about such a report.
@@ -201,8 +208,7 @@ func singleKeys(b []byte) error {
 		} else {
 			if top >= 0 && stack[top].object && !stack[top].value {
 				name, _ := tok.(string)
-				// encoding/json matches field names in any case.
-				folded := strings.ToLower(name)
+				folded := fold(name)
 				if stack[top].seen[folded] {
 					return fmt.Errorf("key %q appears twice", wire.Escape([]byte(name)))
 				}
@@ -210,6 +216,9 @@ func singleKeys(b []byte) error {
 				continue
 			}
 			if ok {
+				if len(stack) == maxDepth {
+					return fmt.Errorf("values are nested more than %d deep", maxDepth)
+				}
 				stack = append(stack, level{object: d == '{', seen: map[string]bool{}})
 				continue
 			}
@@ -223,4 +232,18 @@ func singleKeys(b []byte) error {
 		return errors.New("there is something after the report")
 	}
 	return nil
+}
+
+// fold maps the names that encoding/json takes for the same field to one: it
+// compares them by Unicode's simple folding, in which a long s is an S.
+func fold(name string) string {
+	return strings.Map(func(r rune) rune {
+		for {
+			next := unicode.SimpleFold(r)
+			if next <= r {
+				return next
+			}
+			r = next
+		}
+	}, name)
 }
