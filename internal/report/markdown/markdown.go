@@ -47,6 +47,7 @@ type Options struct {
 const (
 	nameBytes   = 100
 	cellBytes   = 300
+	factBytes   = 1000
 	reasonBytes = 2000
 )
 
@@ -307,7 +308,7 @@ func (p *page) surroundings(r probes.Report) {
 			l.add("note", n)
 		}
 	}
-	p.section(100, "Provenance and environment", "", len(l), func(i int) string { return "- " + l[i].what + ": " + code(l[i].value, cellBytes) + "\n" }, "entries")
+	p.section(100, "Provenance and environment", "", len(l), func(i int) string { return "- " + l[i].what + ": " + code(l[i].value, factBytes) + "\n" }, "entries")
 }
 
 // fact is one entry of a list: our own words, and a string of the report.
