@@ -48,7 +48,7 @@ func Encode(r probes.Report) ([]byte, error) {
 	}
 	var doc junit.Testsuites
 	doc.Name = name
-	total := int64(0)
+	total := 0.0 // of what anybody may have written, it cannot overflow
 	for _, backend := range report.Backends(r) {
 		s := junit.Testsuite{ID: len(doc.Suites), Name: text(backend), Package: name}
 		properties(&s, r, backend)
@@ -58,11 +58,11 @@ func Encode(r probes.Report) ([]byte, error) {
 			}
 			s.SystemErr.Data += "warning: " + text(w) + "\n"
 		}
-		ms := int64(0)
+		ms := 0.0
 		for _, p := range r.Probes {
 			if r.BackendOf(p) == backend {
 				s.AddTestcase(ran(p, s.Name, r.Latency))
-				ms += p.DurationMS
+				ms += float64(p.DurationMS)
 			}
 		}
 		for _, p := range r.SkippedProbes {
@@ -113,7 +113,7 @@ func ran(p probes.Result, suite string, latency map[string]probes.Distribution) 
 		verdict = strings.ToLower(report.Verdict(p))
 	}
 	verdict = text(verdict)
-	tc := junit.Testcase{Name: text(p.Name), Classname: class(suite), Time: seconds(p.DurationMS), Status: verdict}
+	tc := junit.Testcase{Name: text(p.Name), Classname: class(suite), Time: seconds(float64(p.DurationMS)), Status: verdict}
 	result := &junit.Result{Message: text(p.Reason), Type: verdict, Data: body(p, latency)}
 	switch {
 	case p.Errored:
@@ -193,7 +193,7 @@ func caseLine(c probes.Case) string {
 	return strings.Join(parts, "; ")
 }
 
-func seconds(ms int64) string { return strconv.FormatFloat(float64(ms)/1000, 'f', 3, 64) }
+func seconds(ms float64) string { return strconv.FormatFloat(ms/1000, 'f', 3, 64) }
 
 // properties says where the verdicts of a suite were reached. Where several runs
 // were merged into one suite, those of each begin with its number.

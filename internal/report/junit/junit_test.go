@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -73,6 +74,16 @@ func TestCountsAreTheSummarys(t *testing.T) {
 				Failed: got.Failures, Errored: got.Errors, Skipped: got.Skipped})
 		})
 	}
+}
+
+func TestTimesDoNotOverflow(t *testing.T) {
+	r := reporttest.Clean()
+	for i := range r.Probes {
+		r.Probes[i].DurationMS = math.MaxInt64
+	}
+	got, err := Encode(r)
+	require.NoError(t, err)
+	require.NotContains(t, string(got), `time="-`)
 }
 
 func TestWarningsStandInTheSuite(t *testing.T) {
