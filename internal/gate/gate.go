@@ -178,15 +178,31 @@ func byBackend(r probes.Report) []results {
 			}
 		}
 		b.summary = probes.Summarise(b.probes, b.skipped)
-		b.booted = len(b.probes) > 0 || slices.ContainsFunc(report.RunsOn(r, name), func(m probes.MergedRun) bool {
-			return m.FinalSandboxState != backends.StateNotBooted
-		})
+		b.booted = booted(b, report.RunsOn(r, name))
 		list = append(list, b)
 	}
 	if len(list) == 1 { // another program's report may count skips that it does not list
 		list[0].summary = r.Summary
 	}
 	return list
+}
+
+// booted reports whether a sandbox of the backend came up in one of its runs. Where
+// every probe errored, a sandbox that ended failed and has no provenance did not;
+// nothing passed there either, which is a reason of its own.
+func booted(b results, runs []probes.MergedRun) bool {
+	if slices.ContainsFunc(b.probes, func(p probes.Result) bool { return !p.Errored }) {
+		return true
+	}
+	return slices.ContainsFunc(runs, func(m probes.MergedRun) bool {
+		switch m.FinalSandboxState {
+		case backends.StateNotBooted:
+			return false
+		case backends.StateFailed:
+			return len(b.probes) == 0 || (m.Environment != nil && m.Environment.Sandbox != nil)
+		}
+		return true
+	})
 }
 
 // empty: a job that tested nothing must not look like one that found nothing.

@@ -144,6 +144,26 @@ func has(list []Reason, k Kind) bool {
 	return slices.ContainsFunc(list, func(r Reason) bool { return r.Kind == k })
 }
 
+// TestABootThatFailedIsNotCalledABoot: every reason is true. That nothing passed
+// fails the gate under every rule all the same.
+func TestABootThatFailedIsNotCalledABoot(t *testing.T) {
+	lost := probes.Result{Name: "P-A1", ValidatedAgainst: probes.MockOnly, Errored: true, ErrorMessage: "not run, the sandbox did not boot"}
+	for _, state := range []backends.State{backends.StateNotBooted, backends.StateFailed} {
+		r := reportOf("qemu", []probes.Result{lost}, probes.SkippedProbe{Name: "P-A8", Reason: "interrupted"})
+		r.FinalSandboxState = state
+		d, err := Gate(r, Options{FailOn: FailOnNever, AllowEmpty: true})
+		require.NoError(t, err)
+		require.False(t, d.OK)
+		require.True(t, has(d.Reasons, KindEmpty), d.Reasons)
+		require.False(t, has(d.Reasons, KindMockOnly) || has(d.Reasons, KindSkipped), d.Reasons)
+
+		r.Environment = &probes.Environment{Sandbox: &backends.Provenance{}}
+		d, err = Gate(r, Options{})
+		require.NoError(t, err)
+		require.Equal(t, state == backends.StateFailed, has(d.Reasons, KindMockOnly), "it came up and failed later: %v", d.Reasons)
+	}
+}
+
 func TestReasonsSayWhatTheyAreAbout(t *testing.T) {
 	bad := probes.Result{Name: "P-A2", ValidatedAgainst: "validated-qemu", Reason: "escaped: shadow", Verdict: probes.Escaped, Severity: probes.SeverityHigh}
 	d, err := Gate(reportOf("qemu", []probes.Result{passed("P-A1", "validated-qemu"), bad}), Options{})
