@@ -94,7 +94,7 @@ func (s *step) run(ctx context.Context) error {
 	if s.gate, err = gateOptionsOf(in, r.Backend); err != nil {
 		return usageOfInput(err)
 	}
-	if s.out, err = newPublisher(s.job, s.Version, in[actions.InReportDir]); err != nil {
+	if s.out, err = newPublisher(s.job, s.Version, in[actions.InReportDir], s.o.policy); err != nil {
 		return usagef("input %s: %w", actions.InReportDir, err)
 	}
 	// Before anything that takes time: a run that is killed leaves this.

@@ -20,12 +20,14 @@ import (
 	"github.com/brainst0rm/sandbox-redteam/probes/runner"
 )
 
-// publisher keeps the report of a step on disk and its outputs with the runner
-// while the run goes on, so that whatever ends this process leaves both.
+// publisher keeps the report of a step on disk, in every format, and its outputs
+// with the runner while the run goes on, so that whatever ends this process leaves
+// both, and no file of an earlier run beside them.
 type publisher struct {
 	job     *actions.Job
 	version string
 	paths   actions.Paths
+	place   sarif.Options
 
 	mu      sync.Mutex
 	newest  probes.Report
@@ -34,14 +36,14 @@ type publisher struct {
 	closed  bool // the run was given up: what it still finds comes too late
 }
 
-func newPublisher(job *actions.Job, version, dir string) (*publisher, error) {
+func newPublisher(job *actions.Job, version, dir, policy string) (*publisher, error) {
 	dir, err := job.ReportDir(dir)
 	if err != nil {
 		return nil, err
 	}
 	return &publisher{job: job, version: version, paths: actions.Paths{
 		Dir: dir, JSON: filepath.Join(dir, "report.json"), JUnit: filepath.Join(dir, "junit.xml"), SARIF: filepath.Join(dir, "report.sarif"),
-	}}, nil
+	}, place: sarif.Options{PolicyPath: job.Relative(policy), WorkflowPath: sarif.WorkflowFile(os.Getenv("GITHUB_WORKFLOW_REF"))}}, nil
 }
 
 // checkpoint keeps the report so far.
@@ -54,6 +56,9 @@ func (p *publisher) checkpoint(rep probes.Report) error {
 	p.newest = rep
 	checked, err := p.write(rep)
 	if err != nil {
+		return err
+	}
+	if err := p.render(checked, true); err != nil {
 		return err
 	}
 	_, err = p.outputs(actions.Cancelled, checked, gate.Decision{})
@@ -119,6 +124,21 @@ func (p *publisher) write(rep probes.Report) (probes.Report, error) {
 	return checked, nil
 }
 
+// render writes the report in the formats of others.
+func (p *publisher) render(rep probes.Report, partial bool) error {
+	x, err := junit.Encode(rep)
+	if err == nil {
+		err = put(p.paths.JUnit, x)
+	}
+	place := p.place
+	place.Partial = partial
+	b, sarifErr := sarif.Encode(rep, place)
+	if sarifErr == nil {
+		sarifErr = put(p.paths.SARIF, b)
+	}
+	return errors.Join(err, sarifErr)
+}
+
 // put replaces a file at once and whole.
 func put(path string, b []byte) error {
 	d, err := report.Open(path, nil)
@@ -153,7 +173,7 @@ func (s *step) conclude(e ended) error {
 		return usagef("input %s: %w", actions.InBaseline, err)
 	}
 	verdict, code := s.judge(rep, e.stopped, &d)
-	errs := []error{s.tell(verdict, rep, d), s.render(rep)}
+	errs := []error{s.tell(verdict, rep, d), s.out.render(rep, e.stopped != nil)}
 	s.show(rep)
 	s.log(d)
 	for _, line := range rep.SummaryLines() {
@@ -215,19 +235,6 @@ func (s *step) tell(v actions.Verdict, rep probes.Report, d gate.Decision) error
 		s.say("GITHUB_STEP_SUMMARY is not set: the job summary was not written")
 	}
 	return errors.Join(err, sumErr)
-}
-
-// render writes the report in the formats of others.
-func (s *step) render(rep probes.Report) error {
-	x, err := junit.Encode(rep)
-	if err == nil {
-		err = put(s.out.paths.JUnit, x)
-	}
-	b, sarifErr := sarif.Encode(rep, sarif.Options{PolicyPath: s.job.Relative(s.o.policy), WorkflowPath: sarif.WorkflowFile(os.Getenv("GITHUB_WORKFLOW_REF"))})
-	if sarifErr == nil {
-		sarifErr = put(s.out.paths.SARIF, b)
-	}
-	return errors.Join(err, sarifErr)
 }
 
 // log says each reason and warning in one line.

@@ -8,8 +8,8 @@
 // because a run could not tell.
 //
 // GitHub refuses a run that says of itself that it was not successful, and leaves
-// its alerts as they are. A run in which no probe was run says so: nothing tested
-// must not look like nothing found. A probe that was skipped beside others that
+// its alerts as they are. A run in which no probe was run says so, and one that was
+// ended early: nothing tested must not look like nothing found. A probe that was skipped beside others that
 // ran is a notification; its alert does close.
 package sarif
 
@@ -67,6 +67,9 @@ type Options struct {
 	PolicyPath string
 	// WorkflowPath is the calling workflow, the second. See WorkflowFile.
 	WorkflowPath string
+	// Partial is set for a run that was ended early: it was not successful, so
+	// that it closes no alert of a probe that it did not get to.
+	Partial bool
 }
 
 // WorkflowFile returns the path of the workflow in a GITHUB_WORKFLOW_REF such as
@@ -93,6 +96,9 @@ func encode(r probes.Report, o Options, known []probes.Probe) ([]byte, error) {
 	}
 	for _, backend := range list {
 		one := runOf(r, backend, at, known)
+		if o.Partial {
+			one.Invocations[0].ExecutionSuccessful = false
+		}
 		if n := max(len(one.Results), len(one.Tool.Driver.Rules)); n > maxResults {
 			return nil, fmt.Errorf("sarif: %d results of backend %s; code scanning takes %d", n, untrusted.Prose(backend, 0), maxResults)
 		}

@@ -304,7 +304,10 @@ func TestNothingTestedIsNotNothingFound(t *testing.T) {
 		require.Len(t, doc.Runs, 1)
 		require.Equal(t, want, doc.Runs[0].Invocations[0].ExecutionSuccessful, name)
 	}
-	_, doc := encoded(t, reporttest.Failing(), Options{})
+	_, doc := encoded(t, reporttest.Failing(), Options{Partial: true})
+	require.False(t, doc.Runs[0].Invocations[0].ExecutionSuccessful, "a run that was ended early")
+	require.NotEmpty(t, doc.Runs[0].Results)
+	_, doc = encoded(t, reporttest.Failing(), Options{})
 	var notes []string
 	for _, n := range doc.Runs[0].Invocations[0].ToolExecutionNotifications {
 		notes = append(notes, n.Level+" "+n.Message.Text)
