@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -44,12 +45,38 @@ type launched struct {
 	rss            int64             // of the program and its children, the greatest
 }
 
+// launcher names the file for the peak when this program is to start another.
+const launcher = "BSM_TEST_LAUNCHER_PEAK"
+
+func TestMain(m *testing.M) {
+	peak := os.Getenv(launcher)
+	if peak == "" {
+		os.Exit(m.Run())
+	}
+	_ = os.Unsetenv(launcher)
+	cmd := exec.Command(os.Args[1], os.Args[2:]...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	if err := cmd.Run(); cmd.ProcessState == nil {
+		panic(err)
+	}
+	rss := cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss << 10
+	if err := os.WriteFile(peak, []byte(strconv.FormatInt(rss, 10)), 0o600); err != nil {
+		panic(err)
+	}
+	os.Exit(cmd.ProcessState.ExitCode())
+}
+
 func launch(t *testing.T, bin string, env []string, args ...string) launched {
 	t.Helper()
 	dir := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), bin, args...)
+	// A process begins with the peak of the one that started it, which here is
+	// a whole test: so this program starts itself again, and that the command.
+	self, err := os.Executable()
+	require.NoError(t, err)
+	peak := filepath.Join(dir, "peak")
+	cmd := exec.CommandContext(t.Context(), self, append([]string{bin}, args...)...)
 	cmd.Dir = dir
-	cmd.Env = append(cmd.Environ(), "RUNNER_TEMP="+dir, "GITHUB_WORKSPACE="+dir, "GITHUB_ACTIONS=true")
+	cmd.Env = append(cmd.Environ(), "RUNNER_TEMP="+dir, "GITHUB_WORKSPACE="+dir, "GITHUB_ACTIONS=true", launcher+"="+peak)
 	cmd.Env = append(cmd.Env, env...)
 	names := []string{"GITHUB_OUTPUT", "GITHUB_ENV", "GITHUB_STATE", "GITHUB_PATH", "GITHUB_STEP_SUMMARY"}
 	for _, name := range names {
@@ -59,12 +86,14 @@ func launch(t *testing.T, bin string, env []string, args ...string) launched {
 	}
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
-	err := cmd.Run()
-	if cmd.ProcessState == nil {
+	if err := cmd.Run(); cmd.ProcessState == nil {
 		require.NoError(t, err)
 	}
-	l := launched{stdout: out.Bytes(), stderr: errOut.Bytes(), code: cmd.ProcessState.ExitCode(), files: map[string][]byte{},
-		rss: cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss << 10}
+	l := launched{stdout: out.Bytes(), stderr: errOut.Bytes(), code: cmd.ProcessState.ExitCode(), files: map[string][]byte{}}
+	said, err := os.ReadFile(peak)
+	require.NoError(t, err)
+	l.rss, err = strconv.ParseInt(string(said), 10, 64)
+	require.NoError(t, err)
 	for _, name := range names {
 		b, err := os.ReadFile(filepath.Join(dir, name))
 		require.NoError(t, err)
