@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -139,8 +140,14 @@ func (p *publisher) render(rep probes.Report, partial bool) error {
 	return errors.Join(err, sarifErr)
 }
 
-// put replaces a file at once and whole.
+// put replaces a file at once and whole. A link in its place is replaced and not
+// followed: report-dir may lie in a checkout, and so hold what others put there.
 func put(path string, b []byte) error {
+	if fi, err := os.Lstat(path); err == nil && fi.Mode()&fs.ModeSymlink != 0 {
+		if err := os.Remove(path); err != nil {
+			return err
+		}
+	}
 	d, err := report.Open(path, nil)
 	if err != nil {
 		return err
