@@ -136,10 +136,15 @@ func TestRenderers(t *testing.T) {
 			continue
 		}
 		textsAreQuiet(t, s.Bytes)
-		reportsAreQuiet(t, s.Bytes)
 		for name, text := range texts(s.Bytes) {
 			require.True(t, name == "json" && len(s.Bytes) > 200 || shows([]byte(text), s.Bytes), "%s of %s: %s", name, s.Name, text)
 		}
+	}
+}
+
+func TestRenderersOfReports(t *testing.T) {
+	for _, s := range append(Few(), Sample{"all", All()}) {
+		reportsAreQuiet(t, s.Bytes)
 	}
 }
 
@@ -147,7 +152,7 @@ func TestRenderers(t *testing.T) {
 const long = 1 << 10
 
 func fuzz(f *testing.F, check func(require.TestingT, []byte)) {
-	for _, s := range Corpus() {
+	for _, s := range Few() {
 		if len(s.Bytes) <= long {
 			f.Add(s.Bytes)
 		}

@@ -21,7 +21,10 @@ var builtin = []string{"stop-commands", "set-env", "set-output", "save-state", "
 // parseV2 parses "::name key=value,key=value::data". White space may stand before
 // it, any that Unicode knows.
 func parseV2(line string, registered func(string) bool) (Command, bool) {
-	s := []rune(strings.TrimLeftFunc(line, unicode.IsSpace))
+	if line = strings.TrimLeftFunc(line, unicode.IsSpace); !strings.HasPrefix(strings.TrimLeftFunc(line, weightless), ":") {
+		return Command{}, false
+	}
+	s := []rune(line)
 	if at := find(s, 0, "::"); at < 0 || slices.ContainsFunc(s[:at], func(r rune) bool { return !weightless(r) }) {
 		return Command{}, false
 	}
@@ -42,6 +45,9 @@ func parseV2(line string, registered func(string) bool) (Command, bool) {
 
 // parseLegacy parses "##[name key=value;key=value]data", anywhere in the line.
 func parseLegacy(line string, registered func(string) bool) (Command, bool) {
+	if !strings.ContainsRune(line, '#') {
+		return Command{}, false
+	}
 	s := []rune(line)
 	at := find(s, 0, "##[")
 	if at < 0 {
