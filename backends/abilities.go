@@ -2,7 +2,9 @@ package backends
 
 import (
 	"context"
+	"maps"
 	"net/netip"
+	"strings"
 	"time"
 )
 
@@ -143,11 +145,23 @@ type Provenance struct {
 	VMMPath     string            `json:"-"`
 	VMMVersion  string            `json:"vmm_version,omitempty"`
 	VMMPID      int               `json:"vmm_pid,omitempty"`
-	Digests     map[string]string `json:"digests,omitempty"` // kernel, initramfs, rootfs, agent, ...
+	Digests     map[string]string `json:"digests,omitempty"` // kernel, initramfs, rootfs, agent, snapshot-ram, ...
 	// Baseline is "recorded-in-run", "persisted" or "" where none applies.
 	Baseline string `json:"baseline,omitempty"`
 	// Hardening lists what is in force around the VMM or the runtime.
 	Hardening []string `json:"hardening,omitempty"`
+}
+
+// MadeByRun begins the roles of files that a run makes itself, such as its golden
+// snapshot: their digests differ from run to run.
+const MadeByRun = "snapshot-"
+
+// Inputs are the digests of what the sandbox was made from, which two runs of the
+// same thing have in common.
+func (p Provenance) Inputs() map[string]string {
+	of := maps.Clone(p.Digests)
+	maps.DeleteFunc(of, func(role, _ string) bool { return strings.HasPrefix(role, MadeByRun) })
+	return of
 }
 
 // Provenancer is a sandbox that can say what it really runs. One without it,

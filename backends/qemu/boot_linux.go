@@ -222,6 +222,12 @@ func (s *Sandbox) boot(ctx context.Context) (err error) {
 	return err
 }
 
+// The roles of the golden files, which every run makes anew.
+const (
+	snapshotRAM   = backends.MadeByRun + "ram"
+	snapshotState = backends.MadeByRun + "state"
+)
+
 // hashSnapshot takes the digests of the sealed golden files.
 func (r *run) hashSnapshot(ctx context.Context) (err error) {
 	if r.ram.sum, err = hashSparse(ctx, r.ram.f, r.ram.size); err != nil {
@@ -230,7 +236,7 @@ func (r *run) hashSnapshot(ctx context.Context) (err error) {
 	if r.dev.sum, err = hashSparse(ctx, r.dev.f, r.dev.size); err != nil {
 		return err
 	}
-	r.digests["snapshot-ram"], r.digests["snapshot-state"] = r.ram.sum, r.dev.sum
+	r.digests[snapshotRAM], r.digests[snapshotState] = r.ram.sum, r.dev.sum
 	r.goldHash = combine(r.digests["rootfs"], r.ram.sum, r.dev.sum)
 	return nil
 }

@@ -218,7 +218,7 @@ func (s *Sandbox) substrate(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if ram != s.r.digests["snapshot-ram"] || dev != s.r.digests["snapshot-state"] {
+	if ram != s.r.digests[snapshotRAM] || dev != s.r.digests[snapshotState] {
 		return combine(disk, ram, dev), nil
 	}
 	return disk, nil

@@ -233,8 +233,9 @@ func sandboxFacts(e probes.Environment) []fact {
 	}
 	s := e.Sandbox
 	out = append(out, fact{"accelerator", s.Accelerator}, fact{"VMM", s.VMMVersion}, fact{"baseline", s.Baseline}, fact{"hardening", strings.Join(s.Hardening, ", ")})
-	for _, k := range slices.Sorted(maps.Keys(s.Digests)) {
-		out = append(out, fact{"digest of " + k, s.Digests[k]})
+	inputs := s.Inputs()
+	for _, k := range slices.Sorted(maps.Keys(inputs)) {
+		out = append(out, fact{"digest of " + k, inputs[k]})
 	}
 	return out
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/brainst0rm/sandbox-redteam/backends"
 	"github.com/brainst0rm/sandbox-redteam/internal/report"
 	"github.com/brainst0rm/sandbox-redteam/probes"
 )
@@ -55,6 +56,9 @@ func TestShifts(t *testing.T) {
 	require.Empty(t, slow.Regressions, "a shift alone is no regression")
 	require.Contains(t, slow.text(), decides)
 	require.Equal(t, Faster, at(compared(t, timed(1000, 1.2e6), timed(1000, 1e6)), "p50").Direction)
+	again := timed(1000, 1.2e6)
+	again.Environment.Sandbox.Digests[backends.MadeByRun+"ram"] = "sha256:dd"
+	require.Equal(t, Slower, at(compared(t, timed(1000, 1e6), again), "p50").Direction, "no two runs have the same golden memory")
 	require.Equal(t, NoShift, at(compared(t, timed(1000, 1e6), timed(1000, 1.1e6)), "p50").Direction, "the intervals touch")
 	require.Equal(t, NoShift, at(compared(t, timed(200000, 1e3), timed(200000, 1.04e3)), "p50").Direction, "disjoint, but under 5 %")
 }

@@ -119,11 +119,13 @@ func Gate(r probes.Report, o Options) (Decision, error) {
 	default:
 		d.Reasons = slices.Concat(failed, regressed)
 	}
-	for _, b := range byBackend(r) {
+	list := byBackend(r)
+	realBooted := slices.ContainsFunc(list, func(b results) bool { return !isMock(b.backend) && b.booted })
+	for _, b := range list {
 		if why, bad := b.empty(o.AllowEmpty); bad {
 			d.Reasons = append(d.Reasons, why)
 		}
-		d.Reasons = append(d.Reasons, b.unproven()...)
+		d.Reasons = append(d.Reasons, b.unproven(realBooted)...)
 	}
 	d.Warnings = append(d.Warnings, warnings(r)...)
 	if d.OK = len(d.Reasons) == 0; d.OK {
@@ -216,8 +218,12 @@ func (b results) empty(allowed bool) (Reason, bool) {
 }
 
 // unproven: once a real backend has booted, every probe has to have been proved
-// on it.
-func (b results) unproven() []Reason {
+// on it. Results of the mock merged into such a report are as unproved as any.
+func (b results) unproven(realBooted bool) []Reason {
+	if isMock(b.backend) && realBooted && len(b.probes) > 0 {
+		return []Reason{{Kind: KindMockOnly, Backend: b.backend,
+			Text: fmt.Sprintf("a real backend booted, but %d probes of this report ran on the mock; fix: gate the mock's report by itself", len(b.probes))}}
+	}
 	if isMock(b.backend) || !b.booted {
 		return nil
 	}

@@ -215,7 +215,7 @@ func TestNoBackendHidesBehindAnother(t *testing.T) {
 		"one is empty, and allowed":       {merged([]probes.Result{good}, []probes.SkippedProbe{gone}), Options{AllowEmpty: true}, ""},
 		"one booted and skipped all":      {merged([]probes.Result{good}, []probes.SkippedProbe{gone}, ran("bwrap", backends.StateReady)), Options{AllowEmpty: true}, "bwrap booted, but skipped: P-A1 (not available)"},
 		"one passed only on the other":    {merged([]probes.Result{good, on("bwrap", passed("P-A1", "validated-qemu"))}, nil), Options{}, "bwrap booted, but still mock-only: P-A1"},
-		"one is the mock":                 {merged([]probes.Result{good, on("stub", passed("P-A1", probes.MockOnly))}, nil), Options{}, ""},
+		"one is the mock":                 {merged([]probes.Result{good, on("stub", passed("P-A1", probes.MockOnly))}, nil), Options{FailOn: FailOnNever}, "a real backend booted, but 1 probes of this report ran on the mock"},
 		"one failed":                      {merged([]probes.Result{good, on("bwrap", passed("P-A2", "validated-bwrap")), on("bwrap", probes.Result{Name: "P-A1", ValidatedAgainst: "validated-bwrap", Reason: "escaped"})}, nil), Options{}, "bwrap/P-A1 failed: escaped"},
 		"validated by both, and one qemu": {merged([]probes.Result{on("chv", passed("P-A1", probes.ValidatedBoth)), on("vf", passed("P-A1", probes.ValidatedBoth)), on("qemu", passed("P-A1", probes.ValidatedBoth))}, nil), Options{}, "qemu booted, but still mock-only: P-A1"},
 	} {

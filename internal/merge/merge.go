@@ -171,13 +171,12 @@ func alike(a, b Input) error {
 			return differ(a, b, c.what, c.a, c.b)
 		}
 	}
-	of := maps.Clone(y.Sandbox.Digests)
-	if of == nil {
-		of = map[string]string{}
-	}
-	maps.Copy(of, x.Sandbox.Digests)
+	mine, others := x.Sandbox.Inputs(), y.Sandbox.Inputs()
+	of := map[string]string{}
+	maps.Copy(of, mine)
+	maps.Copy(of, others)
 	for _, k := range slices.Sorted(maps.Keys(of)) {
-		if d, e := x.Sandbox.Digests[k], y.Sandbox.Digests[k]; d != e {
+		if d, e := mine[k], others[k]; d != e {
 			return differ(a, b, "the digest of the "+k, d, e)
 		}
 	}
