@@ -73,6 +73,9 @@ func (v *salvo) judgeCall(s *shot, c *probes.Case) {
 func (v *salvo) judgeTree(s *shot, c *probes.Case) {
 	spins := !v.inside && v.cpuErr == nil && v.after > v.idle+spinning
 	switch {
+	case v.interrupted && !errors.Is(s.err, backends.ErrToolTimeout):
+		// We ended the call, its deadline did not: what is alive had the right
+		// to be, and judgeCall has said so.
 	case len(s.alive) > 0:
 		c.Crossed = true
 		c.Witness = fmt.Sprintf("%d processes of the tool are alive on the host after its deadline", len(s.alive))

@@ -3,6 +3,7 @@ package timebomb
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -198,6 +199,34 @@ func TestControlThatStays(t *testing.T) {
 		require.Error(t, s.cmd.Wait(), "it was killed")
 		s.died = time.Now()
 	}
+}
+
+// A run that is ended while the bombs tick blames nobody for what is alive then; a
+// survivor of a deadline that had struck stays one.
+func TestAnInterruptedRunBlamesNobody(t *testing.T) {
+	for _, tc := range []struct {
+		err         error
+		interrupted bool
+		crossed     bool
+	}{
+		{context.Canceled, true, false},
+		{timeout(time.Second), true, true},
+		{context.Canceled, false, true}, // the sandbox's word, not ours
+		{timeout(time.Second), false, true},
+	} {
+		v := salvo{pace: pace{deadline: time.Second, late: time.Second}, inside: true, watchAlive: true, interrupted: tc.interrupted}
+		c := probes.Case{Required: true, Proved: true, Controlled: true}
+		v.judge(&shot{err: tc.err, elapsed: time.Second, seen: true, alive: []int{7}}, &c)
+		require.Equal(t, tc.crossed, c.Crossed, "%+v", tc)
+		require.True(t, c.Crossed || c.Doubt != "", "%+v", tc)
+	}
+	sb, ctl := newWorld(t, false), newWorld(t, false)
+	sb.keep, ctl.keep = true, true
+	ctx, cancel := context.WithCancel(t.Context())
+	sb.ends = func(string, time.Duration) (time.Duration, error) { cancel(); return 0, context.Canceled }
+	out, err := run(ctx, &probes.Env{Sandbox: sb, Log: slog.New(slog.DiscardHandler), Open: func(context.Context, probes.OpenOptions) (probes.Target, error) { return ctl, nil }})
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, probes.Inconclusive, out.Verdict, out.Reason)
 }
 
 // A host that stood still itself blames nobody for a late call; one that did

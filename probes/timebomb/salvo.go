@@ -114,6 +114,8 @@ type salvo struct {
 	readErr error
 	// stalled is how late this host's own timers were meanwhile.
 	stalled time.Duration
+	// interrupted: the run was ended while the bombs ticked.
+	interrupted bool
 }
 
 func (v *salvo) tokens() []string {
@@ -141,6 +143,7 @@ func (s *scene) salvo(ctx context.Context, p pace) *salvo {
 	began := time.Now()
 	late := stalls()
 	s.fire(ctx, v)
+	v.interrupted = ctx.Err() != nil
 	v.stalled = late()
 	to, err2 := s.clock(ctx, v)
 	v.busy = float64(to-from) / float64(time.Since(began))
