@@ -136,7 +136,7 @@ func TestAnnotationsAreTheWorstFirst(t *testing.T) {
 
 func TestEveryKindHasItsGravity(t *testing.T) {
 	for _, k := range []gate.Kind{gate.KindFailed, gate.KindErrored, gate.KindState, gate.KindRegression, gate.KindEmpty, gate.KindMockOnly, gate.KindSkipped,
-		gate.KindMock, gate.KindLeaks, gate.KindWeak, gate.KindStopped, gate.KindMissing, gate.KindAccepted} {
+		gate.KindMock, gate.KindLeaks, gate.KindBaseline, gate.KindWeak, gate.KindStopped, gate.KindMissing, gate.KindAccepted} {
 		require.True(t, slices.Contains(gravity, k), k)
 	}
 }

@@ -11,7 +11,7 @@ import (
 // gravity orders the kinds of reasons, the worst first.
 var gravity = []gate.Kind{
 	gate.KindStopped, gate.KindMissing, gate.KindFailed, gate.KindRegression, gate.KindState, gate.KindMockOnly,
-	gate.KindErrored, gate.KindEmpty, gate.KindSkipped, gate.KindLeaks, gate.KindWeak, gate.KindMock, gate.KindAccepted,
+	gate.KindErrored, gate.KindEmpty, gate.KindSkipped, gate.KindLeaks, gate.KindBaseline, gate.KindWeak, gate.KindMock, gate.KindAccepted,
 }
 
 // annotations are the reasons and warnings, the worst first. That the run was one

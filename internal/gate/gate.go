@@ -54,6 +54,7 @@ const (
 	KindMock       Kind = "mock"       // the mock is no boundary
 	KindLeaks      Kind = "leaks"      // the sandbox was weakened on purpose
 	KindWeak       Kind = "weak"       // a weakness below the threshold
+	KindBaseline   Kind = "baseline"   // the baseline was made by another harness, policy or leaks
 	KindStopped    Kind = "stopped"    // the run was ended before it was through
 	KindMissing    Kind = "missing"    // the backend is not available here
 	KindAccepted   Kind = "accepted"   // what a passing gate rests on
@@ -105,7 +106,7 @@ func Gate(r probes.Report, o Options) (Decision, error) {
 	if err := o.Validate(); err != nil {
 		return Decision{}, err
 	}
-	regressed, err := regressions(r, o.Baseline)
+	regressed, unlike, err := regressions(r, o.Baseline)
 	if err != nil {
 		return Decision{}, err
 	}
@@ -127,7 +128,7 @@ func Gate(r probes.Report, o Options) (Decision, error) {
 		}
 		d.Reasons = append(d.Reasons, b.unproven(realBooted)...)
 	}
-	d.Warnings = append(d.Warnings, warnings(r)...)
+	d.Warnings = slices.Concat(d.Warnings, unlike, warnings(r))
 	if d.OK = len(d.Reasons) == 0; d.OK {
 		d.Reasons = []Reason{accepted(r)}
 	}
@@ -307,27 +308,31 @@ func CheckBaseline(base probes.Report, schema, backend string) error {
 	return nil
 }
 
-// regressions names what is worse than in the baseline.
-func regressions(now probes.Report, base *probes.Report) ([]Reason, error) {
+// regressions names what is worse than in the baseline, and how the baseline was
+// made otherwise: one that leaked already, or had another policy, may hide what is
+// worse now.
+func regressions(now probes.Report, base *probes.Report) (worse, unlike []Reason, err error) {
 	if base == nil {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if err := CheckBaseline(*base, now.SchemaVersion, now.Backend); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	c, err := compare.Compare(*base, now, compare.Options{})
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrBaseline, err)
+		return nil, nil, fmt.Errorf("%w: %w", ErrBaseline, err)
 	}
-	var out []Reason
 	for _, f := range c.Regressions {
 		backend := f.Backend
 		if backend == "" {
 			backend = now.Backend
 		}
-		out = append(out, Reason{Kind: KindRegression, Probe: f.Probe, Backend: backend, Text: "regression: " + f.Text})
+		worse = append(worse, Reason{Kind: KindRegression, Probe: f.Probe, Backend: backend, Text: "regression: " + f.Text})
 	}
-	return out, nil
+	for _, s := range c.Context {
+		unlike = append(unlike, Reason{Kind: KindBaseline, Backend: now.Backend, Text: "the baseline was made otherwise: " + s})
+	}
+	return worse, unlike, nil
 }
 
 func accepted(r probes.Report) Reason {

@@ -280,6 +280,31 @@ func TestRegressions(t *testing.T) {
 	}
 }
 
+// TestABaselineThatWasMadeOtherwiseIsSaid: what leaked before cannot get worse.
+func TestABaselineThatWasMadeOtherwiseIsSaid(t *testing.T) {
+	made := func(policy string, leaks ...string) probes.Report {
+		r := reportOf("qemu", []probes.Result{passed("P-A1", "validated-qemu")})
+		r.Environment = &probes.Environment{Harness: "v1", Policy: policy, Leaks: leaks}
+		return r
+	}
+	base := made("strict", "user-net")
+	for _, on := range []FailOn{FailOnFailure, FailOnRegression, FailOnNever} {
+		d, err := Gate(made("loose"), Options{FailOn: on, Baseline: &base})
+		require.NoError(t, err)
+		require.True(t, d.OK)
+		var said []string
+		for _, w := range d.Warnings {
+			require.Equal(t, KindBaseline, w.Kind)
+			said = append(said, w.Text)
+		}
+		require.Equal(t, []string{"the baseline was made otherwise: policy was strict and is loose", "the baseline was made otherwise: leaks was user-net and is none"}, said)
+	}
+	base = made("loose")
+	d, err := Gate(made("loose"), Options{Baseline: &base})
+	require.NoError(t, err)
+	require.Empty(t, d.Warnings)
+}
+
 func TestABaselineThatCannotBeComparedIsAnError(t *testing.T) {
 	now := reportOf("qemu", []probes.Result{passed("P-A1", "validated-qemu")})
 	for name, base := range map[string]probes.Report{
