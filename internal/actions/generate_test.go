@@ -79,7 +79,11 @@ func tablesOf(file string) []table {
 		}
 	}
 	for _, o := range OutputTable() {
-		outputs = append(outputs, o.Name+":", fmt.Sprintf("  description: %q", plainText(o.About)), "  value: ${{ steps.run.outputs."+o.Name+" }}")
+		value := "steps.run.outputs." + o.Name
+		if o.Otherwise != "" {
+			value += " || '" + o.Otherwise + "'"
+		}
+		outputs = append(outputs, o.Name+":", fmt.Sprintf("  description: %q", plainText(o.About)), "  value: ${{ "+value+" }}")
 	}
 	return []table{yamlTable("inputs", "  ", inputs), yamlTable("outputs", "  ", outputs),
 		yamlTable("install", "        ", install), yamlTable("prepare", "        ", prepare), yamlTable("run", "        ", run)}

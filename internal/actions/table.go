@@ -97,22 +97,27 @@ const (
 )
 
 // Output is one output of the action.
-type Output struct{ Name, About string }
+type Output struct {
+	Name, About string
+	// Otherwise is its value where the program was not even started, because it
+	// could not be installed; empty is none.
+	Otherwise string
+}
 
 // OutputTable lists the outputs in the order in which people are shown them.
 func OutputTable() []Output {
 	return []Output{
-		{OutVerdict, "`pass`, `fail`, `skip` (nothing was tested, and that was allowed), `unavailable`, `timeout`, `cancelled`, or `error`: the inputs or the host were wrong and there may be no report"},
-		{OutPassed, "number of probes that passed"},
-		{OutFailed, "number of probes that failed"},
-		{OutErrored, "number of probes that came to no answer"},
-		{OutSkipped, "number of probes that were not run"},
-		{OutMockOnly, "number of probes that ran and were proved on no real sandbox"},
-		{OutRegressions, "number of regressions; empty when nothing was compared"},
-		{OutReportJSON, "path of the report"},
-		{OutReportJUnit, "path of the report as JUnit XML"},
-		{OutReportSARIF, "path of the findings as SARIF"},
-		{OutReportDir, "directory of the three"},
-		{OutVersion, "version of the program"},
+		{Name: OutVerdict, About: "`pass`, `fail`, `skip` (nothing was tested, and that was allowed), `unavailable`, `timeout`, `cancelled`, or `error`: the inputs or the host were wrong and there may be no report", Otherwise: string(Errored)},
+		{Name: OutPassed, About: "number of probes that passed"},
+		{Name: OutFailed, About: "number of probes that failed"},
+		{Name: OutErrored, About: "number of probes that came to no answer"},
+		{Name: OutSkipped, About: "number of probes that were not run"},
+		{Name: OutMockOnly, About: "number of probes that ran and were proved on no real sandbox"},
+		{Name: OutRegressions, About: "number of regressions; empty when nothing was compared"},
+		{Name: OutReportJSON, About: "path of the report"},
+		{Name: OutReportJUnit, About: "path of the report as JUnit XML"},
+		{Name: OutReportSARIF, About: "path of the findings as SARIF"},
+		{Name: OutReportDir, About: "directory of the three"},
+		{Name: OutVersion, About: "version of the program"},
 	}
 }

@@ -90,6 +90,7 @@ func TestActionMock(t *testing.T) {
 		j := newJob(t)
 		s := j.run(inputs{"backend": "mock", "prepare-host": "never"})
 		require.Equal(t, "failure", s.outcome)
+		require.Equal(t, "error", s.outputs["verdict"], "also where the program was not even started")
 		require.Contains(t, s.log, "no release yet, use install: source")
 	})
 	t.Run("nothing tested fails, unless that is allowed", func(t *testing.T) {
