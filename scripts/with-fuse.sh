@@ -16,6 +16,10 @@ here=${BASH_SOURCE[0]%/*}
 # shellcheck source=scripts/runner.sh
 . "$here/runner.sh"
 
+# The runner interrupts this process alone, and bash forgets an interrupt if the
+# command that it waits for ends well: the attack would begin after the cancellation.
+trap 'exit 130' INT
+
 [ $# -gt 0 ] || die "with-fuse.sh needs a program; fix: with-fuse.sh bsm-redteam action"
 BSM_BIN=$1
 if [ "${BSM_PREPARE_HOST:-auto}" != never ] && [ "$(uname -s)" = Linux ] && ! has fuse; then

@@ -415,3 +415,21 @@ func TestSignalsReachTheProgram(t *testing.T) {
 	require.Error(t, cmd.Wait())
 	require.Equal(t, 42, cmd.ProcessState.ExitCode(), log.String())
 }
+
+// TestACancelledStepDoesNotBegin: an interrupt while doctor is asked is not lost.
+func TestACancelledStepDoesNotBegin(t *testing.T) {
+	h := newRun(t, "echo began")
+	writeScript(t, h.path("bsm-redteam"), `[ "$1" = doctor ] || exec "$BSM_TEST_PROGRAM" "$@"
+echo ready >"$HOME/ready"; read -r line <"$HOME/go"`)
+	for _, name := range []string{"ready", "go"} {
+		require.NoError(t, syscall.Mkfifo(h.path("home", name), 0o600))
+	}
+	cmd, log := h.attack(h.path("bsm-redteam"), "action")
+	require.NoError(t, cmd.Start())
+	require.Equal(t, "ready\n", read(t, h.path("home", "ready")))
+	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
+	write(t, h.path("home", "go"), "on\n") // doctor ends well
+	require.Error(t, cmd.Wait())
+	require.Equal(t, 130, cmd.ProcessState.ExitCode(), log.String())
+	require.NotContains(t, log.String(), "began")
+}
