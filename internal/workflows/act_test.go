@@ -227,6 +227,14 @@ func TestExampleMatrixMerge(t *testing.T) {
 		require.False(t, ok)
 		require.Contains(t, log, "Failure - Main Merge", log)
 	})
+	t.Run("a backend is missing", func(t *testing.T) {
+		h := newHost(t)
+		log, ok := h.example("push", "matrix-merge.yml", append(changes, "{backend: bwrap, shard: 1/1, name: bwrap-1}", "{backend: nothing, shard: 1/1, name: nothing-1}",
+			"{backend: qemu, shard: 1/2, name: qemu-1}", "{backend: bwrap, shard: 1/1, name: bwrap-1}", "          - {backend: qemu, shard: 2/2, name: qemu-2}\n", "")...)
+		require.False(t, ok)
+		require.Contains(t, log, "gate passed: 2 of 2 probes passed on bwrap", "what is there is whole")
+		require.Contains(t, log, "Failure - Main No job died before its report was there", log)
+	})
 }
 
 func TestExampleNightlyLatency(t *testing.T) {
