@@ -425,9 +425,15 @@ func promote(out *probes.Report, runs []Input) {
 	}
 	for name, a := range passed[chv] {
 		b, ok := passed[vf][name]
-		if !ok || a.env == nil || b.env == nil || a.env.Harness == "" || a.env.Harness != b.env.Harness || len(a.env.Leaks)+len(b.env.Leaks) > 0 {
+		if !ok || a.env == nil || b.env == nil || !identified(a.env.Harness) || a.env.Harness != b.env.Harness || len(a.env.Leaks)+len(b.env.Leaks) > 0 {
 			continue
 		}
 		a.result.ValidatedAgainst, b.result.ValidatedAgainst = probes.ValidatedBoth, probes.ValidatedBoth
 	}
+}
+
+// identified reports whether a version names one program: those that a build
+// without a commit, or of changed files, says of itself are shared by many.
+func identified(harness string) bool {
+	return harness != "" && harness != "unknown" && harness != "devel" && !strings.HasSuffix(harness, "+dirty")
 }

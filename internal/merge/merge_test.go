@@ -197,6 +197,12 @@ func TestValidatedOnBoth(t *testing.T) {
 		require.Zero(t, count(merged(t, input(t, run("chv", "P-A1-a")), input(t, vf))), name)
 	}
 
+	for _, harness := range []string{"", "unknown", "devel", "v0.0.0-20261121140000-0123456789ab+dirty"} {
+		a, b := run("chv", "P-A1-a"), run("vf", "P-A1-a")
+		a.Environment.Harness, b.Environment.Harness = harness, harness
+		require.Zero(t, count(merged(t, input(t, a), input(t, b))), "%q is no program that anybody could name", harness)
+	}
+
 	// A report that claims it otherwise is no report.
 	alone := run("chv", "P-A1-a")
 	alone.Probes[0].ValidatedAgainst = probes.ValidatedBoth
