@@ -179,8 +179,12 @@ type Environment struct {
 	PolicySHA256 string `json:"policy_sha256,omitempty"`
 	// Leaks are the deliberate weaknesses that were built in.
 	Leaks []string `json:"leaks,omitempty"`
-	// Harness is the version of this program.
-	Harness string `json:"harness,omitempty"`
+	// FailSeverity is the lowest severity at which a weakness failed its probe.
+	FailSeverity Severity `json:"fail_severity,omitempty"`
+	// Harness is the version of this program. HarnessSHA256 is the hex digest of
+	// its executable, in runs whose reports may have to be joined with others.
+	Harness       string `json:"harness,omitempty"`
+	HarnessSHA256 string `json:"harness_sha256,omitempty"`
 	// Shard is set when this run was one part of a selection.
 	Shard *Shard `json:"shard,omitempty"`
 }

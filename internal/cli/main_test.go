@@ -2,7 +2,9 @@ package cli
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -222,6 +224,14 @@ func scriptedApp() *App {
 			}
 		},
 	}
+}
+
+func TestOwnDigest(t *testing.T) {
+	self, err := os.Executable()
+	require.NoError(t, err)
+	b, err := os.ReadFile(self)
+	require.NoError(t, err)
+	require.Equal(t, fmt.Sprintf("%x", sha256.Sum256(b)), ownDigest())
 }
 
 func TestEveryVerbHasHelpWithoutSideEffects(t *testing.T) {

@@ -92,12 +92,16 @@ func (a *App) prepare(o *runOptions) (*runner.Runner, error) {
 	if err := checkLeaks(entry, leaks, o.ownHost); err != nil {
 		return nil, usagef("--leak: %w", err)
 	}
+	digest := ""
+	if entry.Real || shard != nil { // the mock alone is joined with nothing, and is over before its program is hashed
+		digest = ownDigest()
+	}
 	return &runner.Runner{
 		Backend: entry.Name, Probes: list, Shard: shard, Exclusions: entry.NeverHosts,
 		AllowDisruptive: o.allowDisruptive, Policy: pol, Leaks: leaks,
 		FailSeverity: probes.Severity(o.failSeverity), Iterations: o.iterations,
 		LatencyBudget: o.latBudget, RawSamples: o.rawSamples, Budgets: budgets,
-		Version: a.Version, Log: a.logger(o.verbose),
+		Version: a.Version, VersionSHA256: digest, Log: a.logger(o.verbose),
 	}, nil
 }
 

@@ -68,7 +68,7 @@ type Comparison struct {
 	Inconclusive []Finding `json:"inconclusive"`
 	// Latency has one entry per measured name and percentile.
 	Latency []Shift `json:"latency"`
-	// Context lists how the runs themselves differ: harness, policy, leaks.
+	// Context lists how the runs themselves differ: harness, policy, leaks, fail-severity.
 	Context []string `json:"context"`
 	// Unchanged counts the probes with nothing to say about.
 	Unchanged int `json:"unchanged"`

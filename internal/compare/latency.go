@@ -305,6 +305,7 @@ func context(base, head probes.Report) []string {
 			{"harness", func(e probes.Environment) string { return e.Harness }},
 			{"policy", func(e probes.Environment) string { return strings.TrimSpace(e.Policy + " " + e.PolicySHA256) }},
 			{"leaks", leaks},
+			{"fail-severity", func(e probes.Environment) string { return string(e.FailSeverity) }},
 		} {
 			from, to := declared(base, backend, w.of), declared(head, backend, w.of)
 			if from != to {

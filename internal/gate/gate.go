@@ -54,7 +54,7 @@ const (
 	KindMock       Kind = "mock"       // the mock is no boundary
 	KindLeaks      Kind = "leaks"      // the sandbox was weakened on purpose
 	KindWeak       Kind = "weak"       // a weakness below the threshold
-	KindBaseline   Kind = "baseline"   // the baseline was made by another harness, policy or leaks
+	KindBaseline   Kind = "baseline"   // the baseline was made by another harness, policy, leaks or fail-severity
 	KindStopped    Kind = "stopped"    // the run was ended before it was through
 	KindMissing    Kind = "missing"    // the backend is not available here
 	KindAccepted   Kind = "accepted"   // what a passing gate rests on

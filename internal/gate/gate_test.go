@@ -284,10 +284,11 @@ func TestRegressions(t *testing.T) {
 func TestABaselineThatWasMadeOtherwiseIsSaid(t *testing.T) {
 	made := func(policy string, leaks ...string) probes.Report {
 		r := reportOf("qemu", []probes.Result{passed("P-A1", "validated-qemu")})
-		r.Environment = &probes.Environment{Harness: "v1", Policy: policy, Leaks: leaks}
+		r.Environment = &probes.Environment{Harness: "v1", Policy: policy, Leaks: leaks, FailSeverity: probes.SeverityMedium}
 		return r
 	}
 	base := made("strict", "user-net")
+	base.Environment.FailSeverity = probes.SeverityCritical
 	for _, on := range []FailOn{FailOnFailure, FailOnRegression, FailOnNever} {
 		d, err := Gate(made("loose"), Options{FailOn: on, Baseline: &base})
 		require.NoError(t, err)
@@ -297,7 +298,8 @@ func TestABaselineThatWasMadeOtherwiseIsSaid(t *testing.T) {
 			require.Equal(t, KindBaseline, w.Kind)
 			said = append(said, w.Text)
 		}
-		require.Equal(t, []string{"the baseline was made otherwise: policy was strict and is loose", "the baseline was made otherwise: leaks was user-net and is none"}, said)
+		require.Equal(t, []string{"the baseline was made otherwise: policy was strict and is loose", "the baseline was made otherwise: leaks was user-net and is none",
+			"the baseline was made otherwise: fail-severity was critical and is medium"}, said)
 	}
 	base = made("loose")
 	d, err := Gate(made("loose"), Options{Baseline: &base})

@@ -45,7 +45,7 @@ const (
 //
 // It refuses reports that were merged before; a shard that is missing, doubled or
 // lacks one of its probes; two runs of one backend that differ in harness, policy,
-// leaks, VMM or digests; and two different answers to one probe on one backend.
+// leaks, fail-severity, VMM or digests; and two different answers to one probe on one backend.
 func Merge(list []Input) (probes.Report, error) {
 	runs, err := distinct(list)
 	if err != nil {
@@ -152,12 +152,21 @@ func alike(a, b Input) error {
 	x, y := a.environment(), b.environment()
 	for _, c := range []struct{ what, a, b string }{
 		{"harness version", x.Harness, y.Harness},
+		{"fail-severity", string(x.FailSeverity), string(y.FailSeverity)},
 		{"policy", x.Policy, y.Policy},
 		{"policy digest", x.PolicySHA256, y.PolicySHA256},
 		{"leaks", names(x.Leaks), names(y.Leaks)},
 	} {
 		if c.a != c.b {
 			return differ(a, b, c.what, c.a, c.b)
+		}
+	}
+	if !identified(x.Harness) {
+		if x.HarnessSHA256 != y.HarnessSHA256 {
+			return differ(a, b, "the digest of the harness", x.HarnessSHA256, y.HarnessSHA256)
+		}
+		if x.HarnessSHA256 == "" {
+			return fmt.Errorf("%s and %s are of a harness %q, which names no program, and lack its digest; fix: run the parts with --shard, or with a release", a.Name, b.Name, x.Harness)
 		}
 	}
 	if x.Sandbox == nil || y.Sandbox == nil {

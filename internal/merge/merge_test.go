@@ -40,7 +40,7 @@ func run(backend string, names ...string) probes.Report {
 	r := probes.Report{
 		SchemaVersion: "1.0", GeneratedAt: "2026-11-21T10:00:00.000Z", Backend: backend, FinalSandboxState: backends.StateReady,
 		Probes: []probes.Result{}, Latency: map[string]probes.Distribution{}, Baseline: "recorded-in-run",
-		Environment: &probes.Environment{Host: probes.HostFacts{OS: "linux", Arch: "amd64", CPUs: 2}, Colocated: true, Policy: "p", PolicySHA256: strings.Repeat("ab", 32), Harness: "1",
+		Environment: &probes.Environment{Host: probes.HostFacts{OS: "linux", Arch: "amd64", CPUs: 2}, Colocated: true, Policy: "p", PolicySHA256: strings.Repeat("ab", 32), Harness: "1", FailSeverity: probes.SeverityMedium,
 			Sandbox: &backends.Provenance{VMMVersion: "9", VMMPID: len(names) + 1, Digests: map[string]string{"kernel": "sha256:00"}}},
 	}
 	// No two runs have the same golden memory.
@@ -251,9 +251,11 @@ func TestMergeRefuses(t *testing.T) {
 			"is shard 2/2, which is P-A2-b, P-A6-d, P-LAT-reset, but it has P-A6-d, P-LAT-reset"},
 		"an impossible shard": {[]probes.Report{change(one, func(r *probes.Report) { r.Environment.Shard = &probes.Shard{Index: 3, Of: 2} })}, "says that it is shard 3/2"},
 		"harness":             {[]probes.Report{one, change(two, func(r *probes.Report) { r.Environment.Harness = "2" })}, `differ in harness version: "1" and "2"`},
-		"policy":              {[]probes.Report{one, change(two, func(r *probes.Report) { r.Environment.Policy = "q" })}, "differ in policy"},
-		"what a policy says":  {[]probes.Report{one, change(two, func(r *probes.Report) { r.Environment.PolicySHA256 = strings.Repeat("cd", 32) })}, "differ in policy digest"},
-		"leaks":               {[]probes.Report{one, change(two, func(r *probes.Report) { r.Environment.Leaks = []string{"x"} })}, "differ in leaks"},
+		"fail-severity": {[]probes.Report{one, change(two, func(r *probes.Report) { r.Environment.FailSeverity = probes.SeverityCritical })},
+			`differ in fail-severity: "medium" and "critical"`},
+		"policy":             {[]probes.Report{one, change(two, func(r *probes.Report) { r.Environment.Policy = "q" })}, "differ in policy"},
+		"what a policy says": {[]probes.Report{one, change(two, func(r *probes.Report) { r.Environment.PolicySHA256 = strings.Repeat("cd", 32) })}, "differ in policy digest"},
+		"leaks":              {[]probes.Report{one, change(two, func(r *probes.Report) { r.Environment.Leaks = []string{"x"} })}, "differ in leaks"},
 		"images": {[]probes.Report{one, change(two, func(r *probes.Report) {
 			r.Environment.Sandbox.Digests = map[string]string{"kernel": "sha256:01"}
 		})}, `differ in the digest of the kernel: "sha256:00" and "sha256:01"`},
@@ -285,6 +287,33 @@ func TestMergeRefuses(t *testing.T) {
 	unnamed.Summary.Skipped, unnamed.Summary.Total = 2, 3
 	_, err := Merge([]Input{input(t, unnamed)})
 	require.ErrorContains(t, err, "has 2 skipped probes and names 0")
+}
+
+// A version that many builds share does not make them one: their digest does, and a
+// version that names a program needs none, as when shards ran on two architectures.
+func TestShardsOfBuildsWithoutAVersion(t *testing.T) {
+	a, b := strings.Repeat("aa", 32), strings.Repeat("bb", 32)
+	for _, c := range []struct{ harness, one, two, want string }{
+		{"devel", a, a, ""},
+		{"devel", a, b, "differ in the digest of the harness"},
+		{"devel", a, "", "differ in the digest of the harness"},
+		{"devel", "", "", `are of a harness "devel", which names no program`},
+		{"unknown", a, b, "differ in the digest of the harness"},
+		{"", a, b, "differ in the digest of the harness"},
+		{"v0.0.0-20261121140000-0123456789ab+dirty", a, b, "differ in the digest of the harness"},
+		{"v1.2.3", a, b, ""},
+		{"v1.2.3", a, "", ""},
+	} {
+		one, two := shard("qemu", selected, 1, 2), shard("qemu", selected, 2, 2)
+		one.Environment.Harness, one.Environment.HarnessSHA256 = c.harness, c.one
+		two.Environment.Harness, two.Environment.HarnessSHA256 = c.harness, c.two
+		_, err := Merge([]Input{input(t, one), input(t, two)})
+		if c.want == "" {
+			require.NoError(t, err, "%+v", c)
+			continue
+		}
+		require.ErrorContains(t, err, c.want, "%+v", c)
+	}
 }
 
 // FuzzMerge: no two reports crash a merge, and what it returns accounts for

@@ -33,7 +33,8 @@ func sample() probes.Report {
 		Probes: results, Latency: map[string]probes.Distribution{"P-LAT-boot": {Samples: 3, P50: 0.5, P90: 12, P95: 1200, P99: 12000, Mean: 1, Min: 0.1, Max: 12000}},
 		Summary: probes.Summarise(results, skipped), Notes: []string{"a note", probes.ProvenanceNote(results)}, SkippedProbes: skipped, Baseline: "recorded-in-run",
 		Environment: &probes.Environment{Host: probes.HostFacts{OS: "linux", Arch: "amd64", CPUs: 2}, Colocated: true, ColocatedBy: "pid 7",
-			Sandbox: &backends.Provenance{Accelerator: "tcg", VMMVersion: "9", VMMPID: 7, Digests: map[string]string{"kernel": strings.Repeat("00", 32)}}, Leaks: []string{"user-net"}},
+			Sandbox: &backends.Provenance{Accelerator: "tcg", VMMVersion: "9", VMMPID: 7, Digests: map[string]string{"kernel": strings.Repeat("00", 32)}}, Leaks: []string{"user-net"},
+			FailSeverity: probes.SeverityLow, Harness: "devel", HarnessSHA256: strings.Repeat("33", 32)},
 	}
 }
 

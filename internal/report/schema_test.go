@@ -43,7 +43,8 @@ func TestReportsMatchTheSchema(t *testing.T) {
 	peer, err := os.ReadFile("testdata/peer-shape.json")
 	require.NoError(t, err)
 	require.NoError(t, validate(t, s, peer))
-	for _, bad := range [][2]string{{`"ready"`, `"fine"`}, {`"1.0"`, `"1.1"`}, {`"notes"`, `"note"`}, {`"validated-qemu"`, `"sure"`}, {`"total": 5`, `"total": -5`}} {
+	for _, bad := range [][2]string{{`"ready"`, `"fine"`}, {`"1.0"`, `"1.1"`}, {`"notes"`, `"note"`}, {`"validated-qemu"`, `"sure"`}, {`"total": 5`, `"total": -5`},
+		{`"fail_severity": "low"`, `"fail_severity": "none"`}, {`"harness_sha256": "33`, `"harness_sha256": "sha256:33`}} {
 		require.Error(t, validate(t, s, bytes.Replace(whole, []byte(bad[0]), []byte(bad[1]), 1)), bad[1])
 	}
 }

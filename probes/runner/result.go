@@ -42,12 +42,8 @@ func (s *session) result(p probes.Probe, a answer) probes.Result {
 	case probes.Contained:
 		res.Passed = true
 	case probes.Weak:
-		threshold := s.FailSeverity
-		if threshold == "" {
-			threshold = probes.SeverityMedium
-		}
 		// A measurement that has to succeed and did not is no finding to weigh.
-		res.Passed = p.Expectation != probes.ShouldPass && !out.Severity.AtLeast(threshold)
+		res.Passed = p.Expectation != probes.ShouldPass && !out.Severity.AtLeast(s.threshold())
 	case probes.Escaped:
 	default: // inconclusive, or a verdict that a probe must not return
 		res.Errored, res.ErrorMessage = true, "inconclusive: "+printable(strings.TrimPrefix(out.Reason, "inconclusive: "))
@@ -57,6 +53,13 @@ func (s *session) result(p probes.Probe, a answer) probes.Result {
 		spoil(&res, err)
 	}
 	return res
+}
+
+func (r *Runner) threshold() probes.Severity {
+	if r.FailSeverity == "" {
+		return probes.SeverityMedium
+	}
+	return r.FailSeverity
 }
 
 func (s *session) facts(res *probes.Result, out probes.Outcome) {

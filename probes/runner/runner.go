@@ -61,7 +61,9 @@ type Runner struct {
 	Policy policy.Policy
 	Leaks  []string // for the report
 	// Shard is set when Probes are one part of a selection, for the report.
-	Shard         *probes.Shard
+	Shard *probes.Shard
+	// FailSeverity is the lowest severity at which a weakness fails its probe;
+	// "" is medium.
 	FailSeverity  probes.Severity
 	Iterations    int
 	LatencyBudget time.Duration
@@ -71,9 +73,12 @@ type Runner struct {
 	Budget time.Duration
 	Fault  func(kind string, stop func())
 
-	Version string // of the harness, for the report
-	Ledger  *ledger.Ledger
-	Log     *slog.Logger
+	// Version is that of the harness, VersionSHA256 the hex digest of its
+	// executable if it was measured, both for the report.
+	Version       string
+	VersionSHA256 string
+	Ledger        *ledger.Ledger
+	Log           *slog.Logger
 	// Watch is told of every step. It is called from one goroutine at a time.
 	Watch func(Event)
 	// Checkpoint is called before the boot and after every probe with the report
@@ -237,7 +242,8 @@ func (s *session) report(final backends.State) probes.Report {
 		backend = "stub"
 	}
 	env := probes.Environment{Host: hostcheck.Collect(), Sandbox: s.prov, Colocated: s.coloc.ok, ColocatedBy: s.coloc.by,
-		Policy: s.Policy.Name, PolicySHA256: s.Policy.Digest(), Leaks: s.Leaks, Harness: s.Version, Shard: s.Shard}
+		Policy: s.Policy.Name, PolicySHA256: s.Policy.Digest(), Leaks: s.Leaks,
+		FailSeverity: s.threshold(), Harness: s.Version, HarnessSHA256: s.VersionSHA256, Shard: s.Shard}
 	rep := probes.Report{
 		SchemaVersion: probes.SchemaVersion, GeneratedAt: now().UTC().Format(probes.TimeLayout),
 		Backend: backend, FinalSandboxState: final,

@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -143,8 +144,16 @@ func TestVerdictsBecomeStatuses(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, probes.Summary{Total: 1, Passed: c.passed, Failed: c.failed, Errored: c.errored}, rep.Summary)
 			require.Equal(t, c.passed == 1, rep.Clean())
+			require.Equal(t, cmp.Or(c.threshold, probes.SeverityMedium), rep.Environment.FailSeverity, "what passed with a finding rests on it")
 		})
 	}
+}
+
+func TestTheReportNamesTheProgram(t *testing.T) {
+	rep, err := (&Runner{Sandbox: newBox(), Version: "v1.2.3", VersionSHA256: "ab"}).Run(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "v1.2.3", rep.Environment.Harness)
+	require.Equal(t, "ab", rep.Environment.HarnessSHA256)
 }
 
 func TestUnavailableSkipsEverything(t *testing.T) {

@@ -243,6 +243,8 @@ func (a adder) run(m probes.MergedRun) {
 		return
 	}
 	a.text("harness", e.Harness)
+	a.text("harness_sha256", e.HarnessSHA256)
+	a.text("fail_severity", string(e.FailSeverity))
 	a.text("policy", e.Policy)
 	a.text("policy_sha256", e.PolicySHA256)
 	a.text("leaks", strings.Join(e.Leaks, ","))

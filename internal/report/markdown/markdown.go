@@ -324,7 +324,8 @@ func (l *facts) add(what, value string) {
 
 // environment adds what a verdict was reached in, and more of it for the only one.
 func (l *facts) environment(on string, e *probes.Environment) {
-	l.add(on+"harness", e.Harness)
+	l.add(on+"harness", joined(e.Harness, pair("sha256", e.HarnessSHA256)))
+	l.add(on+"fail-severity", string(e.FailSeverity))
 	if e.Shard != nil {
 		l.add(on+"shard", e.Shard.String())
 	}

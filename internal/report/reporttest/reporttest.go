@@ -35,6 +35,7 @@ func environment() *probes.Environment {
 	return &probes.Environment{
 		Host:      probes.HostFacts{OS: "linux", Arch: "amd64", Kernel: "6.12.0", CPU: "A CPU", CPUs: 2, LSMMode: "apparmor: enabled", Cgroup: "v2", Virtualised: "none"},
 		Colocated: true, ColocatedBy: "the guest's VMM is pid 7 of this host", Policy: "qemu default", Harness: "v1.2.3",
+		FailSeverity: probes.SeverityMedium, HarnessSHA256: strings.Repeat("33", 32),
 		Sandbox: &backends.Provenance{Accelerator: "kvm", VMMVersion: "9.2.0", VMMPID: 7, Hardening: []string{"seccomp", "no-new-privs"},
 			Digests: map[string]string{"kernel": strings.Repeat("00", 32), "rootfs": strings.Repeat("11", 32), "agent": strings.Repeat("22", 32)}},
 	}
@@ -171,7 +172,7 @@ func Hostile(s string) probes.Report {
 	r.Latency = map[string]probes.Distribution{r.Probes[0].Name: {Samples: 1}}
 	e := r.Environment
 	e.Host = probes.HostFacts{OS: s, Arch: s, Kernel: s, CPU: s, LSM: []string{s}, LSMMode: s, Cgroup: s, Yama: s, Userns: s, Virtualised: s}
-	e.ColocatedBy, e.Policy, e.PolicySHA256, e.Harness, e.Leaks = s, s, s, s, []string{s}
+	e.ColocatedBy, e.Policy, e.PolicySHA256, e.Harness, e.HarnessSHA256, e.FailSeverity, e.Leaks = s, s, s, s, s, probes.Severity(s), []string{s}
 	e.Sandbox = &backends.Provenance{Accelerator: s, VMMVersion: s, Digests: map[string]string{s: s}, Baseline: s, Hardening: []string{s}}
 	r.Summary = probes.Summarise(r.Probes, r.SkippedProbes)
 	return r
