@@ -1,35 +1,46 @@
 package cli
 
 import (
+	"slices"
+	"strings"
+
 	"github.com/spf13/cobra"
 
+	backendcatalog "github.com/brainst0rm/sandbox-redteam/backends/catalog"
 	"github.com/brainst0rm/sandbox-redteam/internal/merge"
 	"github.com/brainst0rm/sandbox-redteam/internal/report"
 	"github.com/brainst0rm/sandbox-redteam/probes"
 )
 
 func (a *App) mergeCommand() *cobra.Command {
-	var output string
+	var output, expect string
 	c := &cobra.Command{
 		Use: "merge REPORT...", Short: "Join the reports of shards and backends into one",
 		Long: "merge joins reports of shards (--shard) and of several backends into one report. It refuses reports\n" +
 			"that do not belong together: a missing shard, two answers to one probe, other versions, policies or\n" +
-			"images within one backend. It judges nothing: bsm-redteam gate does. Exit: 0 merged, 1 not written, 2 refused.",
+			"images within one backend, a backend of --expect without a report. It judges nothing: bsm-redteam gate does. Exit: 0 merged, 1 not written, 2 refused.",
 		Example: "  bsm-redteam merge shard-*.json -o report.json\n" +
-			"  bsm-redteam merge chv.json vf.json -o release.json",
+			"  bsm-redteam merge --expect chv,vf reports/*.json -o release.json",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usagef("merge needs at least one report file")
 			}
 			return nil
 		},
-		RunE: func(_ *cobra.Command, args []string) error { return a.merge(args, output) },
+		RunE: func(c *cobra.Command, args []string) error {
+			var names []string
+			if c.Flags().Changed("expect") { // an empty list is a mistake, not nothing to expect
+				names = strings.Split(expect, ",")
+			}
+			return a.merge(args, names, output)
+		},
 	}
 	c.Flags().StringVarP(&output, "output", "o", "", "`FILE` for the merged report, - for stdout")
+	c.Flags().StringVar(&expect, "expect", "", "comma `LIST` of the backends that must each have a report")
 	return c
 }
 
-func (a *App) merge(paths []string, output string) error {
+func (a *App) merge(paths, expect []string, output string) error {
 	var list []merge.Input
 	for _, path := range paths {
 		r, b, err := report.ReadFileBytes(path)
@@ -41,6 +52,9 @@ func (a *App) merge(paths []string, output string) error {
 	rep, err := merge.Merge(list)
 	if err != nil {
 		return usagef("merge: %s", plain(err.Error()))
+	}
+	if err := a.expected(rep, expect); err != nil {
+		return err
 	}
 	b, err := report.Encode(rep)
 	if err != nil {
@@ -68,6 +82,28 @@ func (a *App) merge(paths []string, output string) error {
 		a.say("%s", line)
 	}
 	a.say("merged from %d reports", len(rep.MergedFrom))
+	return nil
+}
+
+// expected refuses a merged report without a run on each of the backends names.
+func (a *App) expected(rep probes.Report, names []string) error {
+	var there, missing []string
+	for _, m := range rep.MergedFrom {
+		there = append(there, m.Backend)
+	}
+	for _, name := range names {
+		entry, err := backendcatalog.Lookup(a.Backends(), name)
+		switch {
+		case slices.Contains(there, name), name == "mock" && slices.Contains(there, "stub"):
+		case err != nil:
+			return usagef("merge --expect: %w", err)
+		default:
+			missing = append(missing, entry.Name)
+		}
+	}
+	if len(missing) > 0 {
+		return usagef("merge: no report is of backend %s; fix: run it, give its report, or take it out of --expect", strings.Join(missing, ", "))
+	}
 	return nil
 }
 
