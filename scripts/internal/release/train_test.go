@@ -27,7 +27,7 @@ type train struct {
 
 // gh answers as GitHub would: a draft is there unless NO_DRAFT is set, its assets
 // are those in DIST, attestations hold unless FORGED names the asset, and the tag
-// of the major version exists unless NO_MAJOR is set.
+// of the major version is at MAJOR_AT, if that is set.
 const gh = `#!/usr/bin/env bash
 set -euo pipefail
 printf '%s\n' "$*" >>"$CALLS"
@@ -35,7 +35,7 @@ case "$1 $2" in
 "release view") [ -z "${NO_DRAFT:-}" ] && echo true ;;
 "release download") cp "$DIST"/* "$5" ;;
 "attestation verify") [ "${3##*/}" != "${FORGED:-}" ] ;;
-"api repos/o/r/git/ref/tags/v1") [ -z "${NO_MAJOR:-}" ] ;;
+"api repos/o/r/git/ref/tags/v1") [ -n "${MAJOR_AT:-}" ] && echo "$MAJOR_AT" ;;
 esac
 `
 
@@ -185,9 +185,12 @@ func TestPublish(t *testing.T) {
 		}
 	})
 	t.Run("published, then the major version moves", func(t *testing.T) {
+		tr.git("tag", "-a", "-m", "v1.1.9", "v1.1.9", "v1.2.3~1")
 		for env, move := range map[string]string{
-			"NO_MAJOR=":  "api --method PATCH repos/o/r/git/refs/tags/v1 -f sha=" + commit,
-			"NO_MAJOR=1": "api --method POST repos/o/r/git/refs -f ref=refs/tags/v1 -f sha=" + commit,
+			"MAJOR_AT=" + tr.git("rev-parse", "v1.1.9"):          "api --method PATCH repos/o/r/git/refs/tags/v1 -f sha=" + commit,
+			"MAJOR_AT=" + tr.git("rev-parse", "v1.1.9^{commit}"): "api --method PATCH repos/o/r/git/refs/tags/v1 -f sha=" + commit,
+			"MAJOR_AT=" + commit:                                 "api --method PATCH repos/o/r/git/refs/tags/v1 -f sha=" + commit,
+			"MAJOR_AT=":                                          "api --method POST repos/o/r/git/refs -f ref=refs/tags/v1 -f sha=" + commit,
 		} {
 			out, err := tr.script([]string{env}, "release-publish", "v1.2.3", tr.built)
 			require.NoError(t, err, out)
@@ -198,6 +201,33 @@ func TestPublish(t *testing.T) {
 			require.Less(t, strings.Index(asked, publish), strings.Index(asked, move))
 			require.Equal(t, len(assets())+1, strings.Count(asked, "attestation verify"), "every asset and the sums")
 		}
+	})
+	t.Run("the major version never moves back", func(t *testing.T) {
+		for version, moves := range map[string]bool{"v1.1.10": false, "v1.2.2": false, "v1.10.0": true} {
+			tr.release(version)
+			out, err := tr.script([]string{"MAJOR_AT=" + commit}, "release-publish", version, tr.built)
+			require.NoError(t, err, out)
+			asked := tr.asked()
+			require.Contains(t, asked, "release edit "+version+" --draft=false")
+			require.Equal(t, moves, strings.Contains(asked, "--method"), asked)
+			if !moves {
+				require.Contains(t, out, "v1 stays at v1.2.3, which is newer than "+version)
+			}
+		}
+	})
+	t.Run("the major version is at no version of ours", func(t *testing.T) {
+		tr.release("v1.11.0")
+		tr.git("commit", "-q", "--allow-empty", "-m", "no version")
+		elsewhere := tr.git("rev-parse", "HEAD")
+		tr.git("switch", "-q", "--detach", "v1.11.0")
+		for at, want := range map[string]string{elsewhere: "which is no version", strings.Repeat("1", 40): "not in this clone"} {
+			out, err := tr.script([]string{"MAJOR_AT=" + at}, "release-publish", "v1.11.0", tr.built)
+			require.Error(t, err)
+			require.Contains(t, out, "v1.11.0 is published, but v1 is at")
+			require.Contains(t, out, want)
+			require.NotContains(t, tr.asked(), "--method")
+		}
+		tr.git("switch", "-q", "main")
 	})
 	t.Run("not on main", func(t *testing.T) {
 		tr.git("switch", "-q", "--detach")
