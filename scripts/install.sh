@@ -7,7 +7,8 @@
 #                    with bsm-agent beside it; a release carries the agent inside
 #                    none: the executable that BSM_BIN names
 #   BSM_BIN          absolute, or relative to $GITHUB_WORKSPACE
-#   BSM_ATTESTATION  off, auto (default: where gh and a token are there), required
+#   BSM_ATTESTATION  off, auto (default: where gh and a token are there and GitHub
+#                    answers; what it refuses is an error), required
 #   GH_TOKEN         given to gh alone
 #   BSM_RELEASE_URL  where releases are, instead of GitHub; for tests, so nothing
 #                    but http://127.0.0.1:PORT[/PATH] is accepted. The digests of
@@ -55,23 +56,65 @@ sha256() {
 	printf '%s\n' "${out%% *}"
 }
 
+# guarded DIR reports whether nobody but this user and root can put something else
+# where DIR is: in a sticky directory others can only add.
+guarded() {
+	local dir=$1
+	while :; do
+		[ -O "$dir/." ] || [ -n "$(find "$dir/." -prune -user 0)" ] || return 1
+		[ -z "$(find "$dir/." -prune \( -perm -020 -o -perm -002 \) ! -perm -1000)" ] || return 1
+		[ -n "$dir" ] || return 0
+		dir=${dir%/*}
+	done
+}
+
+# own DIR... reports whether each is a directory of this user's in which no other
+# can write.
+own() {
+	local dir
+	for dir in "$@"; do
+		[ ! -L "$dir" ] && [ -d "$dir" ] && [ -O "$dir" ] || return 1
+		[ -z "$(find "$dir" -prune \( -perm -020 -o -perm -002 \))" ] || return 1
+	done
+}
+
+# cache_in NAME sets base to the cache in the directory that variable NAME holds; why
+# says why it cannot be there. What was hashed in it is executed later, and as root
+# perhaps, so no other user may be able to change it in between. Who can write to
+# RUNNER_TEMP needs no such way: the runner takes every step's script from there.
+cache_in() {
+	base=${!1}/bsm-redteam
+	why="cannot write to $base"
+	mkdir -p -- "${!1}" 2>/dev/null && base=$(cd -P -- "${!1}" && pwd -P) || return 1
+	if [ "$1" = RUNNER_TOOL_CACHE ] && ! guarded "${base%/}"; then
+		why="$base, or a directory above it, belongs to another user or can be written to by others"
+		return 1
+	fi
+	base=${base%/}/bsm-redteam
+	mkdir -p -- "$base" 2>/dev/null || return 1
+	why="$base, or what is in it, belongs to another user or can be written to by others"
+	own "$base" || return 1
+	mkdir -p -- "$base/downloads" "$base/bin" 2>/dev/null && own "$base/downloads" "$base/bin" || return 1
+	why="cannot write to $base"
+	staging=$(mktemp -d "$base/.tmp.XXXXXXXX" 2>/dev/null)
+}
+
 # open_cache makes the cache and, on the same file system, a directory that this
 # run alone uses.
 open_cache() {
 	need mkdir mktemp rm mv cp chmod touch find
 	command -v sha256sum >/dev/null || command -v shasum >/dev/null || die "neither sha256sum nor shasum is in PATH; fix: install coreutils on this runner"
-	local name=RUNNER_TOOL_CACHE
-	[ -n "${RUNNER_TOOL_CACHE:-}" ] || name=RUNNER_TEMP
-	base=${!name:-}
-	[ -n "$base" ] || die "neither RUNNER_TOOL_CACHE nor RUNNER_TEMP is set; fix: run this in a job, or set one to a directory"
-	case $base in
-	/*) plain "$base" || die "$name holds control characters; fix: set it to a plain path" ;;
-	*) die "$name is no absolute path: $base; fix: set it to one" ;;
-	esac
-	base=$base/bsm-redteam
-	if ! { mkdir -p -- "$base/downloads" "$base/bin" && staging=$(mktemp -d "$base/.tmp.XXXXXXXX"); } 2>/dev/null; then
-		die "cannot write to $base; fix: let the user of this job write there, or set $name to a directory where it can"
-	fi
+	local name why='neither RUNNER_TOOL_CACHE nor RUNNER_TEMP is set'
+	for name in RUNNER_TOOL_CACHE RUNNER_TEMP; do
+		[ -n "${!name:-}" ] || continue
+		case ${!name} in
+		/*) plain "${!name}" || die "$name holds control characters; fix: set it to a plain path" ;;
+		*) die "$name is no absolute path: ${!name}; fix: set it to one" ;;
+		esac
+		cache_in "$name" && break
+		[ "$name" = RUNNER_TEMP ] || say "the tool cache is not used: $why"
+	done
+	[ -n "$staging" ] || die "$why; fix: set RUNNER_TEMP or RUNNER_TOOL_CACHE to a directory where the user of this job, and no other, can write"
 	# What a killed job left, and what nothing has used for a month.
 	find "$base" -maxdepth 1 -name '.tmp.*' -mtime +1 -exec rm -rf -- {} + 2>/dev/null || true
 	find "$base/downloads" "$base/bin" -mindepth 1 -maxdepth 1 -mtime +30 -exec rm -rf -- {} + 2>/dev/null || true
@@ -169,6 +212,21 @@ genuine() {
 	fi
 }
 
+# answered asks GitHub once more for the attestations of $digest, because gh attestation
+# verify ends with code 1 whether one was refused or none could be fetched. It reports
+# failure, and why, only where GitHub gave no answer, or one that says nothing of them:
+# no token that it takes, too many requests, its own error.
+answered() {
+	local line code=''
+	GH_TOKEN=$token GH_HOST=github.com gh api --include "repos/$repository/attestations/sha256:$digest" >"$staging/answer" 2>"$staging/api" && return 0
+	line=$(first_line "$staging/answer")
+	[[ ! $line =~ ^HTTP/[0-9.]+\ ([0-9]{3}) ]] || code=${BASH_REMATCH[1]}
+	why=$(first_line "$staging/api")
+	case $code in
+	'' | 401 | 403 | 408 | 429 | 5??) return 1 ;;
+	esac
+}
+
 # attest FILE checks who built it, beside what it is.
 attest() {
 	local why=''
@@ -187,8 +245,13 @@ attest() {
 		say "attestation not checked: $why; the SHA-256 of release.lock was"
 		return 0
 	fi
-	GH_TOKEN=$token GH_HOST=github.com gh attestation verify "$1" --repo "$repository" --signer-workflow "$signer" --deny-self-hosted-runners >/dev/null 2>"$staging/gh" ||
-		die "gh attestation verify refused $asset: $(first_line "$staging/gh"); fix: look at the release; attestation: off relies on release.lock alone"
+	if ! GH_TOKEN=$token GH_HOST=github.com gh attestation verify "$1" --repo "$repository" --signer-workflow "$signer" --deny-self-hosted-runners >/dev/null 2>"$staging/gh"; then
+		if [ "$attestation" = required ] || answered; then
+			die "gh attestation verify refused $asset: $(first_line "$staging/gh"); fix: look at the release; attestation: off relies on release.lock alone"
+		fi
+		say "attestation not checked: GitHub could not be asked for it now: $why; the SHA-256 of release.lock was"
+		return 0
+	fi
 	say "attestation of $asset verified"
 }
 

@@ -48,12 +48,17 @@ kvm() {
 	chmod 0666 "$root/dev/kvm"
 }
 
-# userns lets bubblewrap, and no other program, make user namespaces.
+# userns lets bubblewrap, and no other program, make user namespaces. A profile
+# that the distribution or its owner gave it is theirs, and may confine it on purpose.
 userns() {
-	local profile=$root/run/bsm-redteam/bwrap.apparmor
+	local profile=$root/run/bsm-redteam/bwrap.apparmor line
+	if line=$(grep -m 1 -E '^(/usr/bin/)?bwrap \(' "$root/sys/kernel/security/apparmor/profiles" 2>/dev/null); then
+		say "AppArmor has a profile for bubblewrap already, which is left alone: $line"
+		return 1
+	fi
 	put "$profile" 'abi <abi/4.0>,
 include <tunables/global>
-profile bwrap /usr/bin/bwrap flags=(unconfined) {
+profile bsm-redteam-bwrap /usr/bin/bwrap flags=(unconfined) {
   userns,
 }'
 	apparmor_parser --replace --skip-cache "$profile"
@@ -61,7 +66,8 @@ profile bwrap /usr/bin/bwrap flags=(unconfined) {
 
 # cgroup PID:UID moves that process into a new cgroup that the user may divide, as
 # near to where it was as one can be: below the nearest ancestor that gives its
-# children both controllers. The limits of that ancestor still hold for it.
+# children both controllers. The limits of that ancestor still hold for it, those of
+# the cgroups that it left do not.
 cgroup() {
 	local pid=${1%%:*} user=${1#*:} mount=$root/sys/fs/cgroup path='' line dir
 	while IFS= read -r line; do

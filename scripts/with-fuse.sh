@@ -4,7 +4,8 @@
 # the job of a GitHub-hosted runner sits in a cgroup of root's. Nothing else needs
 # root, so nothing else gets it: PROGRAM runs as the job's user, with its
 # environment, RUNNER_TRACKING_ID and HOME included, owns what it writes, and is
-# the process that the runner signals.
+# the process that the runner signals. It leaves the cgroup of a service with that,
+# and so its limits, unless the service delegates it: docs/ci.md.
 #
 #   BSM_PREPARE_HOST  auto (default) or never
 #   BSM_HOST_ROOT     for tests: the directory that stands for /

@@ -415,11 +415,83 @@ func TestUnwritableToolCache(t *testing.T) {
 	s := newRelease(t).install(t)
 	write(t, s.path("file"), "")
 	s.set("RUNNER_TOOL_CACHE", s.path("file", "below"))
-	s.fails("cannot write to "+s.path("file", "below"), "fix: ")
+	res, bin := s.succeeds()
+	require.Contains(t, res.log, "the tool cache is not used: cannot write to "+s.path("file", "below"))
+	require.True(t, strings.HasPrefix(bin, s.path("temp")), bin)
+
+	require.NoError(t, os.Remove(s.path("output")))
+	s.set("RUNNER_TEMP", s.path("file", "temp"))
+	s.fails("cannot write to "+s.path("file", "temp"), "fix: ")
 
 	delete(s.env, "RUNNER_TOOL_CACHE")
 	delete(s.env, "RUNNER_TEMP")
 	s.fails("neither RUNNER_TOOL_CACHE nor RUNNER_TEMP is set", "fix: ")
+}
+
+// TestACacheThatOthersCanChange: what was hashed there could be another program
+// when it is started.
+func TestACacheThatOthersCanChange(t *testing.T) {
+	const other = 65534
+	mkdir := func(t *testing.T, path string, mode os.FileMode) {
+		t.Helper()
+		require.NoError(t, os.MkdirAll(path, 0o755))
+		require.NoError(t, os.Chmod(path, mode))
+	}
+	give := func(t *testing.T, path string) {
+		t.Helper()
+		testreq.Need(t, "root")
+		mkdir(t, path, 0o755)
+		require.NoError(t, os.Chown(path, other, other))
+	}
+	for name, c := range map[string]struct {
+		change func(t *testing.T, s *step)
+		used   bool
+	}{
+		"ours, for everybody":      {func(t *testing.T, s *step) { mkdir(t, s.path("tools/bsm-redteam"), 0o777) }, false},
+		"ours, for a group":        {func(t *testing.T, s *step) { mkdir(t, s.path("tools/bsm-redteam"), 0o775) }, false},
+		"ours, sticky":             {func(t *testing.T, s *step) { mkdir(t, s.path("tools/bsm-redteam"), 0o777|os.ModeSticky) }, false},
+		"bin, for everybody":       {func(t *testing.T, s *step) { mkdir(t, s.path("tools/bsm-redteam/bin"), 0o777) }, false},
+		"downloads, for a group":   {func(t *testing.T, s *step) { mkdir(t, s.path("tools/bsm-redteam/downloads"), 0o775) }, false},
+		"the cache, for everybody": {func(t *testing.T, s *step) { mkdir(t, s.path("tools"), 0o777) }, false},
+		"above it, for everybody": {func(t *testing.T, s *step) {
+			mkdir(t, s.path("tools/open"), 0o777)
+			s.set("RUNNER_TOOL_CACHE", s.path("tools/open/cache"))
+		}, false},
+		"a link to what is there": {func(t *testing.T, s *step) {
+			mkdir(t, s.path("elsewhere"), 0o755)
+			require.NoError(t, os.Symlink(s.path("elsewhere"), s.path("tools/bsm-redteam")))
+		}, false},
+		"another user's":          {func(t *testing.T, s *step) { give(t, s.path("tools/bsm-redteam")) }, false},
+		"bin of another user":     {func(t *testing.T, s *step) { give(t, s.path("tools/bsm-redteam/bin")) }, false},
+		"in another user's cache": {func(t *testing.T, s *step) { give(t, s.path("tools")) }, false},
+		"all of it ours":          {func(*testing.T, *step) {}, true},
+		"ours in a sticky one":    {func(t *testing.T, s *step) { mkdir(t, s.path("tools"), 0o777|os.ModeSticky) }, true},
+		"by a link to what is ours": {func(t *testing.T, s *step) {
+			require.NoError(t, os.Symlink(s.path("tools"), s.path("link")))
+			s.set("RUNNER_TOOL_CACHE", s.path("link"))
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newRelease(t).install(t)
+			c.change(t, s)
+			res, bin := s.succeeds()
+			where := map[bool]string{true: "tools", false: "temp"}[c.used]
+			require.True(t, strings.HasPrefix(bin, s.path(where)+"/"), bin)
+			require.Equal(t, !c.used, strings.Contains(res.log, "the tool cache is not used: "), res.log)
+			require.Equal(t, c.used, len(s.installed()) != 0)
+			for dir := filepath.Dir(bin); dir != s.path(where); dir = filepath.Dir(dir) {
+				info, err := os.Stat(dir)
+				require.NoError(t, err)
+				require.Equal(t, os.FileMode(0o755), info.Mode().Perm(), dir)
+			}
+		})
+	}
+	t.Run("nor one of RUNNER_TEMP", func(t *testing.T) {
+		s := newRelease(t).install(t)
+		delete(s.env, "RUNNER_TOOL_CACHE")
+		mkdir(t, s.path("temp/bsm-redteam"), 0o777)
+		s.fails(s.path("temp/bsm-redteam")+", or what is in it, belongs to another user or can be written to by others", "fix: ")
+	})
 }
 
 func TestTwoAtOnce(t *testing.T) {
@@ -558,6 +630,11 @@ func git(t *testing.T, dir string, args ...string) string {
 
 func TestAttestation(t *testing.T) {
 	const works = `[ "$3" = --help ] && exit 0; printf '%s\n' "$@" "$GH_TOKEN" "$GH_HOST" >>"$HOME/gh"`
+	// refused is a gh that verifies nothing, and whose api command prints and says this.
+	refused := func(prints, says string) string {
+		return `[ "$1" = api ] && { printf '%s\n' "$@" "$GH_TOKEN" "$GH_HOST" >"$HOME/api"; printf '` + prints + `'; echo '` + says + `' >&2; exit ` + map[bool]string{true: "0", false: "1"}[says == ""] + `; }
+` + works + "; echo 'no attestation ##[x]' >&2; exit 1"
+	}
 	for name, c := range map[string]struct {
 		mode, token, gh, server string
 		fails, says             string
@@ -571,8 +648,14 @@ func TestAttestation(t *testing.T) {
 		"auto, another server": {mode: "auto", token: "t", gh: works, server: "https://ghe.example", says: "attestation not checked: the token is not one of github.com"},
 		"auto, old gh":         {mode: "auto", token: "t", gh: "exit 1", says: "attestation not checked: this gh has no attestation command"},
 		"required, old gh":     {mode: "required", token: "t", gh: "exit 1", fails: "this gh has no attestation command"},
-		"auto, refused":        {mode: "auto", token: "t", gh: works + "; echo 'no attestation ##[x]' >&2; exit 1", fails: "gh attestation verify refused " + linux + ": no attestation", asked: true},
-		"required, refused":    {mode: "required", token: "t", gh: works + "; echo no >&2; exit 1", fails: "gh attestation verify refused", asked: true},
+		"required, refused":    {mode: "required", token: "t", gh: refused("HTTP/2.0 503 x\\r\\n", "x"), fails: "gh attestation verify refused " + linux + ": no attestation", asked: true},
+		"auto, there is one":   {mode: "auto", token: "t", gh: refused("HTTP/2.0 200 OK\\r\\n\\r\\n{}", ""), fails: "gh attestation verify refused " + linux + ": no attestation", asked: true},
+		"auto, there is none":  {mode: "auto", token: "t", gh: refused("HTTP/2.0 404 Not Found\\r\\n", "gh: HTTP 404"), fails: "gh attestation verify refused", asked: true},
+		"auto, bad question":   {mode: "auto", token: "t", gh: refused("HTTP/2.0 422 x\\r\\n", "gh: HTTP 422"), fails: "gh attestation verify refused", asked: true},
+		"auto, no answer":      {mode: "auto", token: "t", gh: refused("", "error connecting to api.github.com"), says: "attestation not checked: GitHub could not be asked for it now: error connecting to api.github.com; the SHA-256 of release.lock was", asked: true},
+		"auto, bad token":      {mode: "auto", token: "t", gh: refused("HTTP/2.0 401 Unauthorized\\r\\n", "gh: Bad credentials (HTTP 401)"), says: "Bad credentials", asked: true},
+		"auto, too many":       {mode: "auto", token: "t", gh: refused("HTTP/1.1 403 Forbidden\\r\\n", "gh: API rate limit exceeded (HTTP 403)"), says: "rate limit exceeded", asked: true},
+		"auto, outage":         {mode: "auto", token: "t", gh: refused("HTTP/2.0 502 Bad Gateway\\r\\n", "gh: HTTP 502"), says: "gh: HTTP 502", asked: true},
 		"unknown mode":         {mode: "maybe", gh: works, fails: "attestation is 'maybe'; fix: use off, auto or required"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -597,6 +680,11 @@ func TestAttestation(t *testing.T) {
 			require.Equal(t, []string{"attestation", "verify"}, asked[:2])
 			require.Contains(t, strings.Join(asked, " "), "--repo brainst0rm/sandbox-redteam --signer-workflow brainst0rm/sandbox-redteam/.github/workflows/release.yml --deny-self-hosted-runners")
 			require.Equal(t, []string{c.token, "github.com"}, asked[len(asked)-2:])
+			if again, err := os.ReadFile(s.path("home", "api")); err == nil {
+				require.Equal(t, fmt.Sprintf("api\n--include\nrepos/brainst0rm/sandbox-redteam/attestations/sha256:%x\n%s\ngithub.com\n", sha256.Sum256(r.files[linux]), c.token), string(again))
+			} else {
+				require.True(t, c.mode == "required" || strings.Contains(c.says, "verified"), "who refused was not asked")
+			}
 		})
 	}
 	t.Run("required without gh", func(t *testing.T) {

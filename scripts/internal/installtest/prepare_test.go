@@ -205,12 +205,25 @@ func TestBubblewrapGetsAProfile(t *testing.T) {
 	t.Run("restricted", func(t *testing.T) {
 		h := restricted(t, "1\n")
 		h.done("bubblewrap builds no sandbox as this user", "bubblewrap builds a sandbox now")
-		require.Contains(t, read(t, h.at("profile")), "profile bwrap /usr/bin/bwrap flags=(unconfined) {\n  userns,\n}")
+		require.Contains(t, read(t, h.at("profile")), "profile bsm-redteam-bwrap /usr/bin/bwrap flags=(unconfined) {\n  userns,\n}")
 		require.Equal(t, 3, strings.Count(read(t, h.at("asked")), "--require bwrap"), "tried before and after")
 
 		calls := read(t, h.at("sudo"))
 		h.done("bubblewrap builds a sandbox as this user")
 		require.Equal(t, calls, read(t, h.at("sudo")))
+	})
+	for name, there := range map[string]string{"of the distribution": "bwrap (enforce)", "named by its path": "/usr/bin/bwrap (unconfined)"} {
+		t.Run("there is a profile "+name, func(t *testing.T) {
+			h := restricted(t, "1\n")
+			write(t, h.at("sys/kernel/security/apparmor/profiles"), "unpriv_bwrap (enforce)\n"+there+"\n")
+			h.done("AppArmor has a profile for bubblewrap already, which is left alone: "+there, "that did not work: userns", "the bwrap backend cannot run here")
+			require.NoFileExists(t, h.at("profile"))
+		})
+	}
+	t.Run("there are profiles of others, and ours", func(t *testing.T) {
+		h := restricted(t, "1\n")
+		write(t, h.at("sys/kernel/security/apparmor/profiles"), "unpriv_bwrap (enforce)\nbwrapper (enforce)\nbsm-redteam-bwrap (unconfined)\n")
+		h.done("bubblewrap builds a sandbox now")
 	})
 	t.Run("the profile is refused", func(t *testing.T) {
 		h := restricted(t, "1\n")

@@ -35,7 +35,9 @@ func newStep(t *testing.T, script, lock string) *step {
 
 func stepOf(t *testing.T, script string) *step {
 	t.Helper()
-	s := &step{t: t, script: script, dir: t.TempDir()}
+	dir, err := filepath.EvalSymlinks(t.TempDir()) // install.sh names no links
+	require.NoError(t, err)
+	s := &step{t: t, script: script, dir: dir}
 	for _, dir := range []string{"tools", "temp", "home", "workspace", "bin"} {
 		require.NoError(t, os.Mkdir(filepath.Join(s.dir, dir), 0o755))
 	}
