@@ -45,6 +45,23 @@ func TestEveryExampleIsExplained(t *testing.T) {
 	}
 }
 
+// TestNoSARIFOfASkip: code scanning refuses it, and the job would fail that the
+// gate let pass.
+func TestNoSARIFOfASkip(t *testing.T) {
+	uploads := 0
+	for _, f := range files(t) {
+		for _, j := range f.jobs() {
+			for _, step := range j.steps() {
+				if f.example && strings.Contains(value(get(step, "uses")), "/upload-sarif@") {
+					uploads++
+					require.Contains(t, value(get(step, "if")), "&& steps.redteam.outputs.verdict != 'skip' &&", f.path)
+				}
+			}
+		}
+	}
+	require.NotZero(t, uploads)
+}
+
 func TestLinksOfThePages(t *testing.T) {
 	for _, name := range []string{"ci.md", "container-image.md", "releasing.md"} {
 		page, err := os.ReadFile(filepath.Join(root, "docs", name))
