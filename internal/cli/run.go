@@ -93,7 +93,7 @@ func (a *App) prepare(o *runOptions) (*runner.Runner, error) {
 		return nil, usagef("--leak: %w", err)
 	}
 	digest := ""
-	if entry.Real || shard != nil { // the mock alone is joined with nothing, and is over before its program is hashed
+	if entry.Real || shard != nil { // a whole run of the mock is short, and nobody has to join it
 		digest = ownDigest()
 	}
 	return &runner.Runner{
