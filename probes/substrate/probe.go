@@ -30,7 +30,7 @@ func New() probes.Probe {
 		Why: "For every change a reset without it was clean before and after, the same reset with only the comparison of that one source switched off let the change pass, and the full one named that source and halted the sandbox. " +
 			"So it was the comparison that noticed, and neither an accident nor a reset that always fails. The marker could be read back until the reset.",
 		Limits: "A lie that equals the truth cannot be noticed by any comparison and is listed as not tested. A compromised host agent or an image that was hostile when its baseline was recorded is out of reach: the baseline is what everything is compared with. " +
-			"The changes are made to sandboxes of the probe's own, in files and answers that belong to them.",
+			"The changes are made in files and answers that belong to the sandbox, and those that have to halt it to sandboxes of the probe's own.",
 		Severity:   probes.SeverityCritical,
 		Harm:       "integrity",
 		Techniques: []string{"Z01", "Z02", "Z03", "Z05"},
@@ -84,8 +84,9 @@ func run(ctx context.Context, env *probes.Env) (probes.Outcome, error) {
 		return out, errors.New("the sandbox names nothing to tamper with")
 	}
 	if restores.clean {
-		yard.expect(len(trials))
+		yard.expect(ctx, len(trials))
 		controls(ctx, yard, trials, env)
+		yard.spare()
 		attacks(ctx, yard, trials, env)
 	} else {
 		for _, t := range trials {

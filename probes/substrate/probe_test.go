@@ -51,8 +51,10 @@ func TestRearm(t *testing.T) {
 				times++
 				return &rearming{world: w, err: tc.err, broken: tc.broken}
 			}}
-			out, err := run(t.Context(), &probes.Env{Sandbox: newWorld(habits{}), Fresh: d.fresh})
+			own := &rearming{world: newWorld(habits{})}
+			out, err := run(t.Context(), &probes.Env{Sandbox: own, Fresh: d.fresh})
 			require.NoError(t, err)
+			require.Zero(t, own.times, "the run's own sandbox is never halted")
 			require.Equal(t, probes.Contained, out.Verdict, out.Reason)
 			require.Equal(t, tc.boots, times)
 			for _, w := range d.made {
@@ -156,11 +158,13 @@ func TestNoHaltIsWeak(t *testing.T) {
 	require.Contains(t, out.Reason, "did not halt")
 }
 
-// A sandbox that cannot be booted is a failure of the harness, not an answer.
+// Without a sandbox that may be halted there is no answer.
 func TestNoSandbox(t *testing.T) {
 	d := &dock{h: habits{noBoot: true}}
-	_, err := run(t.Context(), &probes.Env{Sandbox: newWorld(habits{}), Fresh: d.fresh})
-	require.ErrorContains(t, err, "no room")
+	out, err := run(t.Context(), &probes.Env{Sandbox: newWorld(habits{}), Fresh: d.fresh})
+	require.NoError(t, err)
+	require.Equal(t, probes.Inconclusive, out.Verdict)
+	require.Contains(t, out.Reason, "no room")
 }
 
 func TestMetadata(t *testing.T) {

@@ -14,8 +14,9 @@ import (
 // is over.
 const shutdownTime = 20 * time.Second
 
-// yard supplies ready sandboxes. A divergence costs one, unless it can be
-// rearmed; so while one is under attack the next one boots.
+// yard supplies ready sandboxes. The run's own serves as long as it stays ready;
+// one that is meant to be halted is the probe's own. A divergence costs it, unless
+// it can be rearmed; so while one is in use the next one boots.
 type yard struct {
 	env  *probes.Env
 	cur  backends.Sandbox
@@ -31,10 +32,23 @@ type booted struct {
 	err error
 }
 
-func newYard(env *probes.Env) *yard { return &yard{env: env} }
+func newYard(env *probes.Env) *yard { return &yard{env: env, cur: env.Sandbox} }
 
-// expect says how many sandboxes are about to be spent.
-func (y *yard) expect(n int) { y.more = n - 1 } // the current one is the first
+// expect says how many sandboxes are about to be spent, and begins with the first.
+func (y *yard) expect(ctx context.Context, n int) {
+	if _, ok := y.env.Sandbox.(backends.Rearmer); ok {
+		n = min(n, 1)
+	}
+	y.more = n
+	y.prepare(ctx)
+}
+
+// spare leaves the run's own sandbox alone from now on, if there is another.
+func (y *yard) spare() {
+	if y.env.Fresh != nil && y.cur == y.env.Sandbox {
+		y.cur = nil
+	}
+}
 
 // take returns the current sandbox while it is ready, else another one.
 func (y *yard) take(ctx context.Context) (backends.Sandbox, error) {
@@ -91,9 +105,6 @@ func (y *yard) rearmed(ctx context.Context) bool {
 // prepare begins to boot the next sandbox, if one will be needed.
 func (y *yard) prepare(ctx context.Context) {
 	if y.next != nil || y.more <= 0 || y.env.Fresh == nil {
-		return
-	}
-	if _, ok := y.cur.(backends.Rearmer); ok {
 		return
 	}
 	y.more--
