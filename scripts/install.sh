@@ -74,7 +74,7 @@ own() {
 	local dir
 	for dir in "$@"; do
 		[ ! -L "$dir" ] && [ -d "$dir" ] && [ -O "$dir" ] || return 1
-		[ -z "$(find "$dir" -prune \( -perm -020 -o -perm -002 \))" ] || return 1
+		[ -z "$(find "$dir/." -prune \( -perm -020 -o -perm -002 \))" ] || return 1
 	done
 }
 

@@ -75,7 +75,7 @@ func Inputs() []Input {
 		{Name: "prepare-host", About: "`auto` gives the host what the backend lacks (its package, access to KVM, user namespaces, a cgroup for kernel limits) where the job is root or has `sudo` without a password, `never` leaves the host alone", Default: "`auto`", Prepare: "BSM_PREPARE_HOST"},
 		{Name: "install", About: "where the program comes from: `release`, `source` (built from the action's checkout, needs Go) or `none` (see `bin`)", Default: "`release`", Install: "BSM_INSTALL"},
 		{Name: "bin", About: "path of a `bsm-redteam` that is there already, for `install: none`", Default: "none", Install: "BSM_BIN"},
-		{Name: "attestation", About: "check of the build provenance of a release on top of its digest: `off`, `auto` (where `gh` is there) or `required`", Default: "`auto`", Install: "BSM_ATTESTATION"},
+		{Name: "attestation", About: "check of the build provenance of a release on top of its digest: `off`, `auto` (where `gh` is there and GitHub answers) or `required`", Default: "`auto`", Install: "BSM_ATTESTATION"},
 		{Name: "github-token", About: "token for that check, and for nothing else", Default: "the job's", Expression: "${{ github.token }}", Install: "GH_TOKEN"},
 	}
 }
