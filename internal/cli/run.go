@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
 	backendcatalog "github.com/brainst0rm/sandbox-redteam/backends/catalog"
@@ -92,16 +93,16 @@ func (a *App) prepare(o *runOptions) (*runner.Runner, error) {
 	if err := checkLeaks(entry, leaks, o.ownHost); err != nil {
 		return nil, usagef("--leak: %w", err)
 	}
-	digest := ""
-	if entry.Real || shard != nil { // a whole run of the mock is short, and nobody has to join it
-		digest = ownDigest()
+	digest := sync.OnceValue(ownDigest)
+	if !entry.Real && shard == nil { // a whole run of the mock is short, and nobody has to join it
+		digest = nil
 	}
 	return &runner.Runner{
 		Backend: entry.Name, Probes: list, Shard: shard, Exclusions: entry.NeverHosts,
 		AllowDisruptive: o.allowDisruptive, Policy: pol, Leaks: leaks,
 		FailSeverity: probes.Severity(o.failSeverity), Iterations: o.iterations,
 		LatencyBudget: o.latBudget, RawSamples: o.rawSamples, Budgets: budgets,
-		Version: a.Version, VersionSHA256: digest, Log: a.logger(o.verbose),
+		Version: a.Version, Digest: digest, Log: a.logger(o.verbose),
 	}, nil
 }
 

@@ -161,6 +161,9 @@ func alike(a, b Input) error {
 			return differ(a, b, c.what, c.a, c.b)
 		}
 	}
+	if x.Sandbox == nil || y.Sandbox == nil {
+		return nil // one of them never booted: it has no answer that could mix
+	}
 	if !identified(x.Harness) {
 		if x.HarnessSHA256 != y.HarnessSHA256 {
 			return differ(a, b, "the digest of the harness", x.HarnessSHA256, y.HarnessSHA256)
@@ -168,9 +171,6 @@ func alike(a, b Input) error {
 		if x.HarnessSHA256 == "" {
 			return fmt.Errorf("%s and %s are of a harness %q, which names no program, and lack its digest; fix: run the parts with --shard, or with a release", a.Name, b.Name, x.Harness)
 		}
-	}
-	if x.Sandbox == nil || y.Sandbox == nil {
-		return nil // one of them never booted: it has no answer that could mix
 	}
 	for _, c := range []struct{ what, a, b string }{
 		{"VMM version", x.Sandbox.VMMVersion, y.Sandbox.VMMVersion},

@@ -73,12 +73,12 @@ type Runner struct {
 	Budget time.Duration
 	Fault  func(kind string, stop func())
 
-	// Version is that of the harness, VersionSHA256 the hex digest of its
-	// executable if it was measured, both for the report.
-	Version       string
-	VersionSHA256 string
-	Ledger        *ledger.Ledger
-	Log           *slog.Logger
+	// Version is that of the harness. Digest returns the hex SHA-256 of its
+	// executable; it is asked where the backend is available, and of every shard.
+	Version string
+	Digest  func() string
+	Ledger  *ledger.Ledger
+	Log     *slog.Logger
 	// Watch is told of every step. It is called from one goroutine at a time.
 	Watch func(Event)
 	// Checkpoint is called before the boot and after every probe with the report
@@ -243,7 +243,10 @@ func (s *session) report(final backends.State) probes.Report {
 	}
 	env := probes.Environment{Host: hostcheck.Collect(), Sandbox: s.prov, Colocated: s.coloc.ok, ColocatedBy: s.coloc.by,
 		Policy: s.Policy.Name, PolicySHA256: s.Policy.Digest(), Leaks: s.Leaks,
-		FailSeverity: s.threshold(), Harness: s.Version, HarnessSHA256: s.VersionSHA256, Shard: s.Shard}
+		FailSeverity: s.threshold(), Harness: s.Version, Shard: s.Shard}
+	if s.Digest != nil && (!s.missing || s.Shard != nil) {
+		env.HarnessSHA256 = s.Digest()
+	}
 	rep := probes.Report{
 		SchemaVersion: probes.SchemaVersion, GeneratedAt: now().UTC().Format(probes.TimeLayout),
 		Backend: backend, FinalSandboxState: final,

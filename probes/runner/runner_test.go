@@ -150,10 +150,18 @@ func TestVerdictsBecomeStatuses(t *testing.T) {
 }
 
 func TestTheReportNamesTheProgram(t *testing.T) {
-	rep, err := (&Runner{Sandbox: newBox(), Version: "v1.2.3", VersionSHA256: "ab"}).Run(t.Context())
+	rep, err := (&Runner{Sandbox: newBox(), Version: "v1.2.3", Digest: func() string { return "ab" }}).Run(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, "v1.2.3", rep.Environment.Harness)
 	require.Equal(t, "ab", rep.Environment.HarnessSHA256)
+
+	gone := newBox()
+	gone.boot = func() error { return &backends.Error{Code: backends.ErrNotAvailable, Doing: "look for qemu"} }
+	asked := false
+	rep, err = (&Runner{Sandbox: gone, Digest: func() string { asked = true; return "ab" }}).Run(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, rep.Environment.HarnessSHA256)
+	require.False(t, asked, "a report of skips has nothing that a digest would say more about")
 }
 
 func TestUnavailableSkipsEverything(t *testing.T) {
