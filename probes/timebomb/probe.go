@@ -130,8 +130,9 @@ func controls(ctx context.Context, env *probes.Env, inside bool, p pace, out *pr
 		return seen, ""
 	}
 	open := newScene(env, t)
-	open.inside = inside               // judged by the witness that judges the attack
-	p.late, p.windows = time.Second, 1 // survivors are expected: one look is enough
+	open.inside = inside                 // judged by the witness that judges the attack
+	open.width = len(attack.BombModes()) // no sandbox's limit holds here
+	p.late, p.windows = time.Second, 1   // survivors are expected: one look is enough
 	shots := open.salvo(ctx, p)
 	out.Control.OK = true
 	var missed []string

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// maxWidth is how many bombs tick at once.
+	// maxWidth is how many bombs tick at once in a sandbox.
 	maxWidth = 3
 	// bombTasks is how many tasks one bomb may be made of (three processes, each
 	// with the threads that the agent keeps in reserve), agentTasks how many there
@@ -74,10 +74,12 @@ type scene struct {
 	cpu   *cpuMeter
 	// inside: what runs inside is a process of this host.
 	inside bool
+	// width is how many bombs tick at once.
+	width int
 }
 
 func newScene(env *probes.Env, t backends.Executor) *scene {
-	s := &scene{env: env, t: t, watch: &procwatch.Watch{}}
+	s := &scene{env: env, t: t, watch: &procwatch.Watch{}, width: widthFor(env.Policy.Limits.Pids)}
 	if h, ok := t.(backends.HostProcesses); ok {
 		s.inside = h.InsideIsHost()
 	}
@@ -192,7 +194,7 @@ func (s *scene) fire(ctx context.Context, v *salvo) {
 	if s.inside {
 		watch.Go(func() { s.look(watching, tokens, seen) })
 	}
-	slots := make(chan struct{}, widthFor(s.env.Policy.Limits.Pids))
+	slots := make(chan struct{}, s.width)
 	for i := range v.shots {
 		slots <- struct{}{}
 		calls.Go(func() {
