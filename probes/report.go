@@ -76,6 +76,10 @@ type Result struct {
 	Backend string `json:"backend,omitempty"`
 }
 
+// IsMock reports whether a backend, by the name that a report or the catalogue
+// has for it, is the mock, which is no boundary.
+func IsMock(backend string) bool { return backend == "stub" || backend == "mock" }
+
 // BackendOf returns the backend that a result was reached on.
 func (r *Report) BackendOf(p Result) string {
 	if p.Backend != "" {

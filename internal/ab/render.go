@@ -12,6 +12,7 @@ import (
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
 	"github.com/brainst0rm/sandbox-redteam/internal/hostcheck"
+	"github.com/brainst0rm/sandbox-redteam/internal/report"
 	"github.com/brainst0rm/sandbox-redteam/internal/untrusted"
 )
 
@@ -199,29 +200,11 @@ func (r Report) text() string {
 	for _, m := range r.Metrics {
 		rows = append(rows, m.row())
 	}
-	b.WriteString("\n" + aligned(rows) + "\n")
+	b.WriteString("\n" + report.Aligned(rows) + "\n")
 	for _, m := range r.Metrics {
 		for _, d := range m.details() {
 			fmt.Fprintln(&b, "  "+clean(d))
 		}
-	}
-	return b.String()
-}
-
-func aligned(rows [][]string) string {
-	width := make([]int, len(columns))
-	for _, r := range rows {
-		for i, cell := range r {
-			width[i] = max(width[i], len(cell))
-		}
-	}
-	var b strings.Builder
-	for _, r := range rows {
-		var line strings.Builder
-		for i, cell := range r {
-			fmt.Fprintf(&line, "%-*s  ", width[i], cell)
-		}
-		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
 	}
 	return b.String()
 }

@@ -88,7 +88,7 @@ func Compare(base, head probes.Report, o Options) (Comparison, error) {
 	if base.SchemaVersion != head.SchemaVersion {
 		return Comparison{}, fmt.Errorf("%w: the base has schema %s, the head %s", ErrNotComparable, clean(base.SchemaVersion), clean(head.SchemaVersion))
 	}
-	if base.Backend != head.Backend && !(isMock(base.Backend) && isMock(head.Backend)) {
+	if base.Backend != head.Backend && !(probes.IsMock(base.Backend) && probes.IsMock(head.Backend)) {
 		return Comparison{}, fmt.Errorf("%w: the base is of backend %s, the head of %s", ErrNotComparable, clean(base.Backend), clean(head.Backend))
 	}
 	c := Comparison{Base: side(base), Head: side(head), Context: context(base, head)}
@@ -111,9 +111,6 @@ func Compare(base, head probes.Report, o Options) (Comparison, error) {
 	c.scrub()
 	return c, nil
 }
-
-// isMock: the mock's name in a report is stub.
-func isMock(backend string) bool { return backend == "stub" || backend == "mock" }
 
 func side(r probes.Report) Side {
 	return Side{Backend: r.Backend, GeneratedAt: r.GeneratedAt, Summary: r.Summary}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
+	"github.com/brainst0rm/sandbox-redteam/internal/report"
 	"github.com/brainst0rm/sandbox-redteam/internal/untrusted"
 )
 
@@ -105,7 +106,7 @@ func (c Comparison) text() string {
 	for _, s := range c.Latency {
 		rows = append(rows, []string{s.name(), s.Percentile, s.Base.String(), s.Head.String(), s.change(), string(s.Direction)})
 	}
-	b.WriteString("\n" + aligned(rows))
+	b.WriteString("\n" + report.Aligned(rows))
 	for _, r := range c.reasons() {
 		fmt.Fprintf(&b, "  inconclusive, %s: %s\n", r.of, r.why)
 	}
@@ -167,25 +168,6 @@ func (c Comparison) reasons() []reason {
 		out = append(out, reason{why, what})
 	}
 	return out
-}
-
-// aligned lays rows out in columns.
-func aligned(rows [][]string) string {
-	width := make([]int, len(rows[0]))
-	for _, r := range rows {
-		for i, cell := range r {
-			width[i] = max(width[i], len(cell))
-		}
-	}
-	var b strings.Builder
-	for _, r := range rows {
-		var line strings.Builder
-		for i, cell := range r {
-			fmt.Fprintf(&line, "%-*s  ", width[i], cell)
-		}
-		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
-	}
-	return b.String()
 }
 
 // duration prints milliseconds with three significant digits.

@@ -121,7 +121,7 @@ func Gate(r probes.Report, o Options) (Decision, error) {
 		d.Reasons = slices.Concat(failed, regressed)
 	}
 	list := byBackend(r)
-	realBooted := slices.ContainsFunc(list, func(b results) bool { return !isMock(b.backend) && b.booted })
+	realBooted := slices.ContainsFunc(list, func(b results) bool { return !probes.IsMock(b.backend) && b.booted })
 	for _, b := range list {
 		if why, bad := b.empty(o.AllowEmpty); bad {
 			d.Reasons = append(d.Reasons, why)
@@ -221,11 +221,11 @@ func (b results) empty(allowed bool) (Reason, bool) {
 // unproven: once a real backend has booted, every probe has to have been proved
 // on it. Results of the mock merged into such a report are as unproved as any.
 func (b results) unproven(realBooted bool) []Reason {
-	if isMock(b.backend) && realBooted && len(b.probes) > 0 {
+	if probes.IsMock(b.backend) && realBooted && len(b.probes) > 0 {
 		return []Reason{{Kind: KindMockOnly, Backend: b.backend,
 			Text: fmt.Sprintf("a real backend booted, but %d probes of this report ran on the mock; fix: gate the mock's report by itself", len(b.probes))}}
 	}
-	if isMock(b.backend) || !b.booted {
+	if probes.IsMock(b.backend) || !b.booted {
 		return nil
 	}
 	var mock, skipped []string
@@ -264,13 +264,10 @@ func (b results) proved(p probes.Result) bool {
 	return p.ValidatedAgainst == probes.ValidatedBy(b.backend)
 }
 
-// isMock: the mock's name in a report is stub.
-func isMock(backend string) bool { return backend == "stub" || backend == "mock" }
-
 func warnings(r probes.Report) []Reason {
 	var out []Reason
 	for _, name := range report.Backends(r) {
-		if isMock(name) {
+		if probes.IsMock(name) {
 			out = append(out, Reason{Kind: KindMock, Backend: name,
 				Text: "this was the mock: it exercises the harness and proves nothing about a boundary"})
 		}
@@ -300,7 +297,7 @@ func CheckBaseline(base probes.Report, schema, backend string) error {
 	switch {
 	case base.SchemaVersion != schema:
 		return fmt.Errorf("%w: it has schema %s, the report %s", ErrBaseline, base.SchemaVersion, schema)
-	case base.Backend != backend && !(isMock(base.Backend) && isMock(backend)):
+	case base.Backend != backend && !(probes.IsMock(base.Backend) && probes.IsMock(backend)):
 		return fmt.Errorf("%w: it is of backend %s, the report of %s", ErrBaseline, base.Backend, backend)
 	case base.Summary.Passed == 0:
 		return fmt.Errorf("%w: nothing passed in it, so nothing could regress", ErrBaseline)

@@ -49,7 +49,7 @@ func RunsOn(r probes.Report, backend string) []probes.MergedRun {
 // Warnings says what has to be known before the results on a backend are read.
 func Warnings(r probes.Report, backend string) []string {
 	var out []string
-	if backend == "stub" || backend == "mock" {
+	if probes.IsMock(backend) {
 		out = append(out, "the mock is no boundary: these results prove nothing about one")
 	}
 	for _, m := range RunsOn(r, backend) {

@@ -121,12 +121,12 @@ func warnings(r probes.Report, ok bool) []string {
 	var out []string
 	mock := 0
 	for _, x := range r.Probes {
-		if isMock(r.BackendOf(x)) {
+		if probes.IsMock(r.BackendOf(x)) {
 			mock++
 		}
 	}
 	switch {
-	case isMock(r.Backend) && mock == len(r.Probes):
+	case probes.IsMock(r.Backend) && mock == len(r.Probes):
 		out = append(out, "The backend is the mock. This run proves nothing about a boundary.")
 	case mock > 0:
 		out = append(out, fmt.Sprintf("%d of %d results come from the mock. They prove nothing about a boundary.", mock, len(r.Probes)))
@@ -169,10 +169,6 @@ func environments(r probes.Report) []*probes.Environment {
 	}
 	return out
 }
-
-// isMock reports whether a report's backend is the mock; the schema's name for
-// it is "stub".
-func isMock(backend string) bool { return backend == "stub" || backend == "mock" }
 
 func (p *page) results(r probes.Report) {
 	merged := severalBackends(r)
