@@ -11,8 +11,8 @@ import (
 	"strings"
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
+	"github.com/brainst0rm/sandbox-redteam/internal/columns"
 	"github.com/brainst0rm/sandbox-redteam/internal/hostcheck"
-	"github.com/brainst0rm/sandbox-redteam/internal/report"
 	"github.com/brainst0rm/sandbox-redteam/internal/untrusted"
 )
 
@@ -130,7 +130,7 @@ func (c Configuration) describe() string {
 	return s
 }
 
-var columns = []string{"METRIC", "BASE", "HEAD", "CHANGE", "INTERVAL", "P", "A/A", "NEEDS", "VERDICT"}
+var headings = []string{"METRIC", "BASE", "HEAD", "CHANGE", "INTERVAL", "P", "A/A", "NEEDS", "VERDICT"}
 
 func (m Metric) row() []string {
 	out := []string{clean(m.title()), m.Base.value(m.Statistic), m.Head.value(m.Statistic)}
@@ -196,11 +196,11 @@ func (r Report) text() string {
 	for _, f := range slices.Concat(r.named(), r.facts()) {
 		fmt.Fprintln(&b, "  "+clean(f))
 	}
-	rows := [][]string{columns}
+	rows := [][]string{headings}
 	for _, m := range r.Metrics {
 		rows = append(rows, m.row())
 	}
-	b.WriteString("\n" + report.Aligned(rows) + "\n")
+	b.WriteString("\n" + columns.Align(rows) + "\n")
 	for _, m := range r.Metrics {
 		for _, d := range m.details() {
 			fmt.Fprintln(&b, "  "+clean(d))
@@ -218,7 +218,7 @@ func (r Report) markdown() string {
 	for _, f := range r.facts() {
 		fmt.Fprintf(&b, "- %s\n", html.EscapeString(clean(f)))
 	}
-	fmt.Fprintf(&b, "\n| %s |\n|%s\n", strings.ToLower(strings.Join(columns, " | ")), strings.Repeat("---|", len(columns)))
+	fmt.Fprintf(&b, "\n| %s |\n|%s\n", strings.ToLower(strings.Join(headings, " | ")), strings.Repeat("---|", len(headings)))
 	for _, m := range r.Metrics {
 		fmt.Fprintf(&b, "| %s |\n", strings.Join(m.row(), " | "))
 	}

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/brainst0rm/sandbox-redteam/backends"
-	"github.com/brainst0rm/sandbox-redteam/internal/report"
+	"github.com/brainst0rm/sandbox-redteam/internal/columns"
 	"github.com/brainst0rm/sandbox-redteam/internal/untrusted"
 )
 
@@ -106,7 +106,7 @@ func (c Comparison) text() string {
 	for _, s := range c.Latency {
 		rows = append(rows, []string{s.name(), s.Percentile, s.Base.String(), s.Head.String(), s.change(), string(s.Direction)})
 	}
-	b.WriteString("\n" + report.Aligned(rows))
+	b.WriteString("\n" + columns.Align(rows))
 	for _, r := range c.reasons() {
 		fmt.Fprintf(&b, "  inconclusive, %s: %s\n", r.of, r.why)
 	}

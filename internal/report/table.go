@@ -144,23 +144,3 @@ func Findings(r probes.Report) []string {
 	}
 	return slices.Compact(out)
 }
-
-// Aligned lays rows out in columns as wide as their widest cell. Every row has at
-// most as many cells as the first.
-func Aligned(rows [][]string) string {
-	width := make([]int, len(rows[0]))
-	for _, r := range rows {
-		for i, cell := range r {
-			width[i] = max(width[i], len(cell))
-		}
-	}
-	var b strings.Builder
-	for _, r := range rows {
-		var line strings.Builder
-		for i, cell := range r {
-			fmt.Fprintf(&line, "%-*s  ", width[i], cell)
-		}
-		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
-	}
-	return b.String()
-}
