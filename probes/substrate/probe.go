@@ -84,7 +84,7 @@ func run(ctx context.Context, env *probes.Env) (probes.Outcome, error) {
 		return out, errors.New("the sandbox names nothing to tamper with")
 	}
 	if restores.clean {
-		yard.expect(ctx, len(trials))
+		yard.expect(len(trials))
 		controls(ctx, yard, trials, env)
 		yard.spare()
 		attacks(ctx, yard, trials, env)

@@ -1,8 +1,11 @@
 package substrate
 
 import (
+	"context"
 	"errors"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -62,6 +65,27 @@ func TestRearm(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The sandbox that will be halted boots while the controls run, not after them.
+func TestTheNextBootsMeanwhile(t *testing.T) {
+	d := &dock{}
+	asked := make(chan struct{})
+	var once sync.Once
+	own := newWorld(habits{ignoring: func() error {
+		select {
+		case <-asked:
+			return nil
+		case <-time.After(10 * time.Second):
+			return errors.New("no other sandbox was asked for by now")
+		}
+	}})
+	out, err := run(t.Context(), &probes.Env{Sandbox: own, Fresh: func(ctx context.Context) (backends.Sandbox, error) {
+		once.Do(func() { close(asked) })
+		return d.fresh(ctx)
+	}})
+	require.NoError(t, err)
+	require.Equal(t, probes.Contained, out.Verdict, out.Reason)
 }
 
 func TestEscapes(t *testing.T) {

@@ -34,13 +34,12 @@ type booted struct {
 
 func newYard(env *probes.Env) *yard { return &yard{env: env, cur: env.Sandbox} }
 
-// expect says how many sandboxes are about to be spent, and begins with the first.
-func (y *yard) expect(ctx context.Context, n int) {
+// expect says how many sandboxes are about to be spent.
+func (y *yard) expect(n int) {
 	if _, ok := y.env.Sandbox.(backends.Rearmer); ok {
 		n = min(n, 1)
 	}
 	y.more = n
-	y.prepare(ctx)
 }
 
 // spare leaves the run's own sandbox alone from now on, if there is another.
